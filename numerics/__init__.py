@@ -1,0 +1,50 @@
+"""numerics: the reference, the property suite and the gate for train-rollout log-prob consistency.
+
+Names load on first use, so that ``import numerics`` costs nothing and pulls in neither torch, nor Hypothesis, nor
+pytest.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Algorithm": "numerics.suite.implementation",
+    "Implementation": "numerics.suite.implementation",
+    "Mismatch": "numerics.reference.mismatch",
+    "MismatchState": "numerics.reference.mismatch",
+    "check": "numerics.suite.runner",
+    "entropy": "numerics.functional",
+    "mismatch": "numerics.functional",
+    "parametrize_with_checks": "numerics.pytest_plugin",
+    "token_logprobs": "numerics.functional",
+    "token_logprobs_pair": "numerics.functional",
+    "ulp_distance": "numerics.formats",
+}
+_MODULES = ("formats", "integrations", "reference", "strategies", "suite", "tools")
+
+__all__ = sorted(["__version__", *_HOMES, *_MODULES])
+
+if TYPE_CHECKING:
+    from numerics import formats, integrations, reference, strategies, suite, tools
+    from numerics.formats import ulp_distance
+    from numerics.functional import entropy, mismatch, token_logprobs, token_logprobs_pair
+    from numerics.pytest_plugin import parametrize_with_checks
+    from numerics.reference.mismatch import Mismatch, MismatchState
+    from numerics.suite.implementation import Algorithm, Implementation
+    from numerics.suite.runner import check
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"numerics.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'numerics' has no attribute {name!r}; public names: {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
