@@ -1,0 +1,84 @@
+"""The public functions: one signature each, computed by the backend that is asked for.
+
+``backend="auto"`` takes the best one that exists for the input; today that is the float64 reference, the only one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from numerics import reference
+from numerics.reference.mismatch import Mismatch
+
+__all__ = ["entropy", "mismatch", "token_logprobs", "token_logprobs_pair"]
+
+_BACKENDS = {"auto": reference, "reference": reference}
+
+
+def _backend(name: str) -> Any:
+    if name not in _BACKENDS:
+        raise ValueError(f"backend is {name!r}; it must be one of {', '.join(_BACKENDS)}")
+    return _BACKENDS[name]
+
+
+def token_logprobs(
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    *,
+    temperature: float | torch.Tensor = 1.0,
+    mask: torch.Tensor | None = None,
+    backend: str = "auto",
+    **cuts: Any,
+) -> torch.Tensor:
+    """Log-probs of ``token_ids`` under softmax(logits / temperature); see `numerics.reference.token_logprobs`."""
+    result: torch.Tensor = _backend(backend).token_logprobs(
+        logits, token_ids, temperature=temperature, mask=mask, **cuts
+    )
+    return result
+
+
+def token_logprobs_pair(
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    *,
+    temperature: float | torch.Tensor = 1.0,
+    mask: torch.Tensor | None = None,
+    backend: str = "auto",
+    **cuts: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(raw, processed)`` log-probs of one set of logits; see `numerics.reference.token_logprobs_pair`."""
+    result: tuple[torch.Tensor, torch.Tensor] = _backend(backend).token_logprobs_pair(
+        logits, token_ids, temperature=temperature, mask=mask, **cuts
+    )
+    return result
+
+
+def entropy(
+    logits: torch.Tensor,
+    *,
+    temperature: float | torch.Tensor = 1.0,
+    mask: torch.Tensor | None = None,
+    backend: str = "auto",
+    **cuts: Any,
+) -> torch.Tensor:
+    """Entropy of softmax(logits / temperature); see `numerics.reference.entropy`."""
+    result: torch.Tensor = _backend(backend).entropy(logits, temperature=temperature, mask=mask, **cuts)
+    return result
+
+
+def mismatch(
+    rollout: torch.Tensor,
+    trainer: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    compare_dtype: torch.dtype = torch.float32,
+    ddof: int = 1,
+    backend: str = "auto",
+) -> Mismatch:
+    """The mismatch of two log-prob tensors; see `numerics.reference.mismatch`."""
+    result: Mismatch = _backend(backend).mismatch(
+        rollout, trainer, mask, compare_dtype=compare_dtype, ddof=ddof
+    )
+    return result

@@ -1,0 +1,17 @@
+"""The readable definition of every quantity, in float64; the same signatures as the public functions."""
+
+from numerics.formats import ulp_distance
+from numerics.reference.cuts import removed_by_cuts
+from numerics.reference.logprobs import entropy, token_logprobs, token_logprobs_pair
+from numerics.reference.mismatch import Mismatch, MismatchState, mismatch
+
+__all__ = [
+    "Mismatch",
+    "MismatchState",
+    "entropy",
+    "mismatch",
+    "removed_by_cuts",
+    "token_logprobs",
+    "token_logprobs_pair",
+    "ulp_distance",
+]

@@ -1,0 +1,293 @@
+"""The cases that strategies draw: frozen dataclasses whose repr is the code that rebuilds them.
+
+A case is a list of row specifications that become **one** call on tensors, so that a strategy can delete rows while
+shrinking, a bad row can be run again alone, and a device sees one launch. (Paste a repr after
+``from math import inf, nan`` and ``from numerics.strategies.cases import *``.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from numerics.formats import FORMATS
+
+__all__ = ["LAYOUTS", "Logits", "LogitsCase", "PairCase", "PairRow", "Tail", "UlpCase"]
+
+Array = npt.NDArray[np.float64]
+
+#: how the rows of a case lie in memory; the last three change the leading shape or the strides only
+LAYOUTS = ("contiguous", "batched", "transposed", "sliced", "offset")
+
+
+@dataclass(frozen=True)
+class Logits:
+    """One row of logits, the token asked for, its temperature, and whether the mask keeps it."""
+
+    values: tuple[float, ...]
+    token: int = 0
+    temperature: float = 1.0
+    valid: bool = True
+
+
+@dataclass(frozen=True)
+class Tail:
+    """``count`` further columns for every row: numpy's Philox(seed), uniform on [low, high], rounded to the dtype."""
+
+    count: int
+    seed: int = 0
+    low: float = -8.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True)
+class LogitsCase:
+    """Rows of logits as one call of a ``token_logprobs`` or ``entropy`` implementation.
+
+    dtype:        of the logits.
+    temperature:  how T is passed: "absent" (the keyword is left out), "float", "zero_dim" (both take the first
+                  row's), "per_token".
+    mask:         how the mask is passed: "absent" (all rows valid), "bool", "int64" or "float32".
+    cuts:         further keywords as pairs, such as (("top_k", 3),).
+    tail:         more columns, for wide vocabularies.
+    pair:         call the implementation's ``pair`` form.
+    backward:     also run the backward pass of the sum.
+    """
+
+    rows: tuple[Logits, ...]
+    dtype: str = "float32"
+    temperature: str = "absent"
+    mask: str = "absent"
+    layout: str = "contiguous"
+    cuts: tuple[tuple[str, Any], ...] = ()
+    tail: Tail | None = None
+    pair: bool = False
+    backward: bool = False
+
+    def replace(self, **changes: Any) -> LogitsCase:
+        """A copy with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def map_rows(self, change: Callable[[Logits], Logits]) -> LogitsCase:
+        """A copy with every row changed."""
+        return self.replace(rows=tuple(change(row) for row in self.rows))
+
+    def only(self, *indices: int) -> LogitsCase:
+        """The case of these rows, in this order."""
+        return self.replace(rows=tuple(self.rows[i] for i in indices))
+
+    @property
+    def size(self) -> int:
+        """How many rows."""
+        return len(self.rows)
+
+    @property
+    def width(self) -> int:
+        """The vocabulary size V."""
+        return (len(self.rows[0].values) if self.rows else 0) + (self.tail.count if self.tail else 0)
+
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """Which rows the mask keeps, [n]."""
+        if self.mask == "absent":
+            return np.ones(self.size, dtype=bool)
+        return np.array([row.valid for row in self.rows], dtype=bool)
+
+    @property
+    def temperatures(self) -> Array:
+        """The temperature of every row, [n]."""
+        if self.temperature == "absent":
+            return np.ones(self.size)
+        if self.temperature == "per_token":
+            return np.array([row.temperature for row in self.rows], dtype=np.float64)
+        return np.full(self.size, self.rows[0].temperature if self.rows else 1.0)
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """The token ids, [n]."""
+        return np.array([row.token for row in self.rows], dtype=np.int64)
+
+    @property
+    def values(self) -> Array:
+        """The logits as exact float64 numbers, [n, V]."""
+        return _values(self)
+
+    def tensors(self, device: str) -> dict[str, torch.Tensor]:
+        """Fresh tensors: ``logits`` [n, V] (or the layout's shape), ``token_ids``, and temperature, mask if passed."""
+        logits = torch.from_numpy(self.values).to(FORMATS[self.dtype].dtype)
+        out = {"logits": _lay_out(logits, self.layout), "token_ids": torch.from_numpy(self.tokens)}
+        if self.temperature == "zero_dim":
+            out["temperature"] = torch.tensor(self.temperatures[0] if self.size else 1.0, dtype=torch.float64)
+        elif self.temperature == "per_token":
+            out["temperature"] = torch.from_numpy(self.temperatures)
+        if self.mask != "absent":
+            out["mask"] = torch.from_numpy(self.valid).to(getattr(torch, self.mask))
+        if self.layout == "batched":
+            out = {k: v if k == "logits" or v.ndim == 0 else v[None] for k, v in out.items()}
+        return {k: v.to(device) for k, v in out.items()}
+
+    def keywords(self) -> dict[str, Any]:
+        """The keywords that are no tensors."""
+        named = dict(self.cuts)
+        if self.temperature == "float":
+            named["temperature"] = float(self.temperatures[0]) if self.size else 1.0
+        return named
+
+
+@lru_cache(maxsize=256)
+def _values(case: LogitsCase) -> Array:
+    head = np.array([row.values for row in case.rows], dtype=np.float64).reshape(case.size, -1)
+    if case.tail is None:
+        return head
+    generator = np.random.Generator(np.random.Philox(case.tail.seed))
+    drawn = generator.uniform(case.tail.low, case.tail.high, case.tail.count)
+    rounded = torch.from_numpy(drawn).to(FORMATS[case.dtype].dtype).to(torch.float64).numpy()
+    return np.concatenate([head, np.broadcast_to(rounded, (case.size, case.tail.count))], axis=1)
+
+
+def _lay_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same numbers with another shape or other strides."""
+    if layout == "contiguous":
+        return x
+    if layout == "batched":
+        return x[None]
+    if layout == "transposed":
+        return x.t().contiguous().t()
+    if layout == "sliced":
+        wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1] + 1), math.nan)
+        wide[..., 1::2] = x
+        return wide[..., 1::2]
+    if layout == "offset":
+        store = x.new_full((x.numel() + 3,), math.nan)
+        store[3:] = x.flatten()
+        return store[3:].view(x.shape)
+    raise ValueError(f"layout is {layout!r}; it must be one of {LAYOUTS}")
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """One sequence of log-prob pairs; ``valid`` is its mask."""
+
+    rollout: tuple[float, ...]
+    trainer: tuple[float, ...]
+    valid: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class PairCase:
+    """Rollout and trainer log-probs as one call of a ``mismatch`` implementation.
+
+    Rows may be ragged: they are padded to the longest with ``padding`` at masked places, on the right or the left.
+    mask: "absent" (only without padding), "bool", "int64" or "float32". packed: pass everything as one 1-D row.
+    flush_to_zero: switch the CPU's flush-to-zero on around the implementation's call.
+    """
+
+    rows: tuple[PairRow, ...]
+    rollout_dtype: str = "float32"
+    trainer_dtype: str = "float32"
+    compare_dtype: str = "float32"
+    mask: str = "bool"
+    padding: float = 0.0
+    pad_left: bool = False
+    layout: str = "contiguous"
+    packed: bool = False
+    flush_to_zero: bool = False
+
+    def replace(self, **changes: Any) -> PairCase:
+        """A copy with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def only(self, *indices: int) -> PairCase:
+        """The case of these rows, in this order."""
+        return self.replace(rows=tuple(self.rows[i] for i in indices))
+
+    @property
+    def size(self) -> int:
+        """How many rows."""
+        return len(self.rows)
+
+    @property
+    def tokens(self) -> tuple[tuple[float, float], ...]:
+        """The (rollout, trainer) pairs that the mask keeps, in order."""
+        return tuple(
+            (q, p)
+            for row in self.rows
+            for q, p, valid in zip(row.rollout, row.trainer, row.valid, strict=True)
+            if valid or self.mask == "absent"
+        )
+
+    def arrays(self) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+        """Rollout, trainer and mask, [n, L] (or [n * L] when packed)."""
+        length = max((len(row.rollout) for row in self.rows), default=0)
+        rollout = np.full((self.size, length), self.padding)
+        trainer = np.full((self.size, length), self.padding)
+        valid = np.zeros((self.size, length), dtype=bool)
+        for i, row in enumerate(self.rows):
+            here = slice(length - len(row.rollout), length) if self.pad_left else slice(0, len(row.rollout))
+            rollout[i, here], trainer[i, here], valid[i, here] = row.rollout, row.trainer, row.valid
+        if self.packed:
+            return rollout.reshape(-1), trainer.reshape(-1), valid.reshape(-1)
+        return rollout, trainer, valid
+
+    def tensors(self, device: str) -> dict[str, torch.Tensor]:
+        """Fresh tensors ``rollout``, ``trainer`` and, if passed, ``mask``."""
+        rollout, trainer, valid = self.arrays()
+        out = {
+            "rollout": _lay_out(torch.from_numpy(rollout).to(FORMATS[self.rollout_dtype].dtype), self._layout),
+            "trainer": _lay_out(torch.from_numpy(trainer).to(FORMATS[self.trainer_dtype].dtype), self._layout),
+        }
+        if self.mask != "absent":
+            out["mask"] = torch.from_numpy(valid).to(getattr(torch, self.mask))
+        return {k: v.to(device) for k, v in out.items()}
+
+    @property
+    def _layout(self) -> str:
+        return "contiguous" if self.packed or self.layout == "batched" else self.layout
+
+    def keywords(self) -> dict[str, Any]:
+        """``compare_dtype`` where it is not the default float32."""
+        return {} if self.compare_dtype == "float32" else {"compare_dtype": FORMATS[self.compare_dtype].dtype}
+
+
+@dataclass(frozen=True)
+class UlpCase:
+    """Two lists of numbers of one format, as one call of an ``ulp_distance`` implementation."""
+
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+    dtype: str = "float32"
+    layout: str = "contiguous"
+    flush_to_zero: bool = False
+
+    def replace(self, **changes: Any) -> UlpCase:
+        """A copy with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def only(self, *indices: int) -> UlpCase:
+        """The case of these places, in this order."""
+        return self.replace(a=tuple(self.a[i] for i in indices), b=tuple(self.b[i] for i in indices))
+
+    @property
+    def size(self) -> int:
+        """How many pairs."""
+        return len(self.a)
+
+    def tensors(self, device: str) -> dict[str, torch.Tensor]:
+        """Fresh tensors ``a`` and ``b``."""
+        dtype = FORMATS[self.dtype].dtype
+        return {
+            name: _lay_out(torch.tensor(list(x), dtype=torch.float64).to(dtype), self.layout).to(device)
+            for name, x in (("a", self.a), ("b", self.b))
+        }
+
+    def keywords(self) -> dict[str, Any]:
+        """None."""
+        return {}
