@@ -64,17 +64,17 @@ class Format:
     @property
     def min_subnormal(self) -> float:
         """The smallest positive value."""
-        return math.ldexp(1.0, self.emin - self.precision + 1)
+        return _float64(1, self.emin - self.precision + 1)
 
     @property
     def min_normal(self) -> float:
         """The smallest positive normal value."""
-        return math.ldexp(1.0, self.emin)
+        return _float64(1, self.emin)
 
     @property
     def max(self) -> float:
         """The largest finite value."""
-        return math.ldexp(2.0 - 2.0 ** (1 - self.precision), self.emax)
+        return _float64((1 << self.precision) - 1, self.emax - self.precision + 1)
 
     @property
     def max_ordinal(self) -> int:
@@ -85,60 +85,54 @@ class Format:
         """Round to nearest, ties to even, with overflow to infinity.
 
         ``value``: an int, float, `fractions.Fraction` or ``mpmath.mpf`` (any precision). Exact integer
-        arithmetic throughout, so there is one rounding only. NaN and infinities pass.
+        arithmetic throughout, so there is one rounding only. NaN, infinities and zeros pass.
         """
-        if isinstance(value, float) and (value == 0 or not math.isfinite(value)):
+        if isinstance(value, float) and (not math.isfinite(value) or _fields(value)[1] == 0):
             return value
-        exact = _fraction(value)
-        if isinstance(exact, float):
-            return exact
-        if exact == 0:
-            return 0.0
-        numerator, denominator = abs(exact.numerator), exact.denominator
-        exponent = numerator.bit_length() - denominator.bit_length()
-        if (numerator if exponent <= 0 else numerator >> exponent) * (1 << max(-exponent, 0)) < denominator:
-            exponent -= 1  # now 2^exponent <= |value| < 2^(exponent + 1)
-        step = max(exponent, self.emin) - self.precision + 1
-        scaled = abs(exact) / Fraction(2) ** step
-        whole, rest = divmod(scaled.numerator, scaled.denominator)
-        twice = 2 * rest
-        if twice > scaled.denominator or (twice == scaled.denominator and whole & 1):
-            whole += 1
-        # float64's own top: ldexp raises above it, where the rounded value is already infinite
-        magnitude = math.inf if whole.bit_length() + step > self.emax + 1 else math.ldexp(whole, step)
-        return -magnitude if exact < 0 else magnitude
+        dyadic = _dyadic(value, self)
+        if isinstance(dyadic, float):
+            return dyadic
+        negative, mantissa, exponent = dyadic
+        step = max(mantissa.bit_length() - 1 + exponent, self.emin) - self.precision + 1
+        drop = step - exponent
+        if drop <= 0:
+            whole, step = mantissa, exponent
+        else:
+            whole, rest, half = mantissa >> drop, mantissa & ((1 << drop) - 1), 1 << (drop - 1)
+            whole += rest > half or (rest == half and whole & 1)
+        overflows = whole.bit_length() + step > self.emax + 1
+        return _float64(1, 1024, negative) if overflows else _float64(whole, step, negative)
 
     def contains(self, value: float) -> bool:
         """Whether the float64 ``value`` is a value of this format (NaN and infinities are)."""
-        return math.isnan(value) or self.round(value) == value
+        return math.isnan(value) or _fields(self.round(value)) == _fields(value)
 
     def ordinal(self, value: float) -> int:
         """The place of ``value`` on the ordered line. `ValueError` for NaN and for values off the format."""
         if math.isnan(value):
             raise ValueError("value is NaN, which has no place on the ordered line")
-        if math.isinf(value):
-            return self.max_ordinal if value > 0 else -self.max_ordinal
-        if self.round(value) != value:
+        if not self.contains(value):
             raise ValueError(f"value {value!r} is not a {self.name}; round it first with Format.round")
-        mantissa, exponent = math.frexp(abs(value))  # |value| = mantissa * 2^exponent, mantissa in [0.5, 1)
-        if exponent - 1 < self.emin:
-            place = int(math.ldexp(abs(value), self.precision - 1 - self.emin))
+        negative, mantissa, exponent = _fields(value)
+        if math.isinf(value):
+            place = self.max_ordinal
         else:
-            place = ((exponent - 1 - self.emin) << (self.precision - 1)) + int(math.ldexp(mantissa, self.precision))
-        return -place if value < 0 else place
+            # |value| = mantissa 2^exponent; in units of the smallest subnormal, then binade by binade
+            shift = exponent - (self.emin - self.precision + 1)
+            units = mantissa << shift if shift >= 0 else mantissa >> -shift
+            binade = max(units.bit_length() - self.precision, 0)
+            place = (binade << (self.precision - 1)) + (units >> binade)
+        return -place if negative else place
 
     def from_ordinal(self, place: int) -> float:
         """The value at ``place``; the inverse of `ordinal` (+0.0 at 0). `ValueError` beyond ±infinity."""
         if abs(place) > self.max_ordinal:
             raise ValueError(f"place {place} lies beyond infinity, {self.max_ordinal} for {self.name}")
         if abs(place) == self.max_ordinal:
-            return math.copysign(math.inf, place)
+            return math.inf if place > 0 else -math.inf
         binade, fraction = divmod(abs(place), 1 << (self.precision - 1))
-        if binade == 0:
-            magnitude = math.ldexp(fraction, self.emin - self.precision + 1)
-        else:
-            magnitude = math.ldexp(fraction + (1 << (self.precision - 1)), binade - 1 + self.emin - self.precision + 1)
-        return -magnitude if place < 0 else magnitude
+        whole = fraction if binade == 0 else fraction + (1 << (self.precision - 1))
+        return _float64(whole, max(binade - 1, 0) + self.emin - self.precision + 1, place < 0)
 
     def distance(self, a: float, b: float) -> int | None:
         """Steps between ``a`` and ``b`` on the ordered line, exact; None when either is NaN."""
@@ -147,14 +141,12 @@ class Format:
         return abs(self.ordinal(a) - self.ordinal(b))
 
     def next_up(self, value: float) -> float:
-        """The neighbour above (+inf and NaN are their own)."""
-        if math.isnan(value) or value == math.inf:
-            return value
-        return self.from_ordinal(self.ordinal(value) + 1)
+        """The neighbour above (+inf and NaN are their own; zero is +0.0)."""
+        return value if math.isnan(value) or value == math.inf else self.from_ordinal(self.ordinal(value) + 1)
 
     def next_down(self, value: float) -> float:
-        """The neighbour below (-inf and NaN are their own)."""
-        return -self.next_up(-value)
+        """The neighbour below (-inf and NaN are their own; zero is +0.0)."""
+        return value if math.isnan(value) or value == -math.inf else self.from_ordinal(self.ordinal(value) - 1)
 
     def ulp(self, value: float) -> float:
         """The gap between ``|value|`` and its successor in magnitude, a power of two.
@@ -164,24 +156,65 @@ class Format:
         """
         if not math.isfinite(value):
             return math.nan
-        _, exponent = math.frexp(value)
-        exponent = self.emin if value == 0 else max(exponent - 1, self.emin)
-        return math.ldexp(1.0, exponent - self.precision + 1)
+        _, mantissa, exponent = _fields(value)
+        exponent = mantissa.bit_length() - 1 + exponent if mantissa else self.emin
+        return _float64(1, max(exponent, self.emin) - self.precision + 1)
 
 
-def _fraction(value: Any) -> Fraction | float:
-    """``value`` exactly, or a float when it is NaN or infinite."""
-    if isinstance(value, int | Fraction):
-        return Fraction(value)
+def _fields(value: float) -> tuple[bool, int, int]:
+    """(negative, mantissa, exponent) with |value| = mantissa 2^exponent, read off the bits: no FPU mode matters.
+
+    Infinities and NaN have mantissas of their own, so that equal fields mean equal values.
+    """
+    (bits,) = struct.unpack("<Q", struct.pack("<d", value))
+    biased, fraction = (bits >> 52) & 0x7FF, bits & ((1 << 52) - 1)
+    mantissa = fraction if biased == 0 else fraction | (1 << 52)
+    return bool(bits >> 63), mantissa, (max(biased, 1) - 1075) if mantissa else 0
+
+
+def _float64(whole: int, step: int, negative: bool = False) -> float:
+    """``whole`` 2^``step``, which float64 holds (or infinity, from 2^1024 on), written as bits."""
+    exponent = whole.bit_length() - 1 + step
+    if whole == 0:
+        bits = 0
+    elif exponent > 1023:
+        bits = 0x7FF << 52
+    elif exponent >= -1022:
+        shift = 53 - whole.bit_length()
+        mantissa = whole << shift if shift >= 0 else whole >> -shift
+        bits = ((exponent + 1023) << 52) | (mantissa & ((1 << 52) - 1))
+    else:
+        bits = whole << (step + 1074) if step >= -1074 else whole >> -(step + 1074)
+    (value,) = struct.unpack("<d", struct.pack("<Q", bits | (negative << 63)))
+    return float(value)
+
+
+def _dyadic(value: Any, fmt: Format) -> tuple[bool, int, int] | float:
+    """(negative, mantissa, exponent) of ``value`` as `_fields` gives them, rounding into ``fmt`` like it.
+
+    A fraction that is no dyadic number gets three bits beyond the precision and a sticky bit. A float comes back for
+    NaN, infinities, and what is so far off ``fmt`` that its rounding is plain.
+    """
     if isinstance(value, float):
-        return Fraction(value)
-    man_exp = getattr(value, "man_exp", None)  # mpmath.mpf: sign is in the mantissa
-    if man_exp is None:
+        return _fields(value)
+    if isinstance(value, int | Fraction):
+        numerator, denominator = abs(value.numerator), value.denominator
+        scale = max(0, fmt.precision + 3 + denominator.bit_length() - numerator.bit_length())
+        quotient, rest = divmod(numerator << scale, denominator)
+        return value < 0, (quotient << 1) | (rest != 0), -scale - 1
+    raw = getattr(value, "_mpf_", None)  # mpmath.mpf: (sign, mantissa, exponent, bit count)
+    if raw is None:
         raise TypeError(f"value must be int, float, Fraction or mpmath.mpf, got {type(value).__name__}")
-    mantissa, exponent = man_exp
+    sign, mantissa, exponent, _ = raw
     if mantissa == 0 and exponent != 0:
         return float(value)  # mpmath's inf and nan
-    return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+    mantissa, exponent = int(mantissa), int(exponent)
+    top = mantissa.bit_length() + exponent  # |value| < 2^top
+    if mantissa and top < fmt.emin - fmt.precision:
+        return -0.0 if sign else 0.0
+    if mantissa and top > fmt.emax + 2:
+        return -math.inf if sign else math.inf
+    return bool(sign), mantissa, exponent
 
 
 _DTYPES = {

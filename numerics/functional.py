@@ -78,7 +78,5 @@ def mismatch(
     backend: str = "auto",
 ) -> Mismatch:
     """The mismatch of two log-prob tensors; see `numerics.reference.mismatch`."""
-    result: Mismatch = _backend(backend).mismatch(
-        rollout, trainer, mask, compare_dtype=compare_dtype, ddof=ddof
-    )
+    result: Mismatch = _backend(backend).mismatch(rollout, trainer, mask, compare_dtype=compare_dtype, ddof=ddof)
     return result

@@ -76,9 +76,7 @@ def _top_p(y: torch.Tensor, top_p: float | None, ties: str) -> torch.Tensor:
     return torch.empty_like(beyond).scatter_(-1, order, beyond)
 
 
-def _check(
-    min_p: float | None, top_k: int | None, top_p: float | None, cut_order: Sequence[str], ties: str
-) -> None:
+def _check(min_p: float | None, top_k: int | None, top_p: float | None, cut_order: Sequence[str], ties: str) -> None:
     if min_p is not None and not 0 <= min_p <= 1:
         raise ValueError(f"min_p is {min_p!r}; it must lie in [0, 1] (0 or None removes nothing)")
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):

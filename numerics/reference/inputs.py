@@ -12,7 +12,14 @@ import torch
 
 from numerics.formats import FORMATS
 
-__all__ = ["check_alike", "check_floating", "check_token_ids", "compute_dtype", "valid_places", "valid_temperatures"]
+__all__ = [
+    "check_alike",
+    "check_floating",
+    "check_token_ids",
+    "compute_dtype",
+    "valid_places",
+    "valid_temperatures",
+]
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -76,9 +83,7 @@ def check_token_ids(token_ids: torch.Tensor, valid: torch.Tensor, vocabulary: in
         )
 
 
-def valid_temperatures(
-    temperature: float | torch.Tensor, valid: torch.Tensor, dtype: torch.dtype
-) -> torch.Tensor:
+def valid_temperatures(temperature: float | torch.Tensor, valid: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The temperature of every valid place, 1-D, rounded once to ``dtype``.
 
     ``temperature`` is a number, a 0-d tensor, or has the shape of ``valid``. `ValueError` unless every valid

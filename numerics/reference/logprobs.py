@@ -58,9 +58,7 @@ def token_logprobs(
     rows, valid = _rows(logits, token_ids.shape, mask, real_vocab, token_ids)
     check_token_ids(token_ids, valid, rows.shape[-1])
     scaled = _scaled(rows, valid_temperatures(temperature, valid, compute_dtype(logits.dtype)))
-    removed = removed_by_cuts(
-        scaled.detach(), min_p=min_p, top_k=top_k, top_p=top_p, cut_order=cut_order, ties=ties
-    )
+    removed = removed_by_cuts(scaled.detach(), min_p=min_p, top_k=top_k, top_p=top_p, cut_order=cut_order, ties=ties)
     scaled = scaled.masked_fill(removed, -math.inf)
     top, rest = _maximum_and_rest(scaled)
     chosen = scaled.gather(-1, token_ids[valid].to(torch.int64)[:, None])[:, 0]
@@ -124,9 +122,7 @@ def entropy(
     """
     rows, valid = _rows(logits, logits.shape[:-1], mask, real_vocab, None)
     scaled = _scaled(rows, valid_temperatures(temperature, valid, compute_dtype(logits.dtype)))
-    removed = removed_by_cuts(
-        scaled.detach(), min_p=min_p, top_k=top_k, top_p=top_p, cut_order=cut_order, ties=ties
-    )
+    removed = removed_by_cuts(scaled.detach(), min_p=min_p, top_k=top_k, top_p=top_p, cut_order=cut_order, ties=ties)
     scaled = scaled.masked_fill(removed, -math.inf)
     top, rest = _maximum_and_rest(scaled)
     gaps = (top[:, None] - scaled).masked_fill(scaled == -math.inf, 0.0)

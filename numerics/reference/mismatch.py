@@ -76,9 +76,7 @@ class MismatchState:
         self.probs = CoMoments()
         self.ulp_histogram = (0,) * (format_of(compare_dtype).bits + 2)
 
-    def update(
-        self, rollout: torch.Tensor, trainer: torch.Tensor, mask: torch.Tensor | None = None
-    ) -> MismatchState:
+    def update(self, rollout: torch.Tensor, trainer: torch.Tensor, mask: torch.Tensor | None = None) -> MismatchState:
         """Add tokens: three tensors of one shape and device.
 
         rollout, trainer: log-probs in nats, float64/32/16 or bfloat16 (each its own). mask: 0/1, None = all valid.

@@ -24,8 +24,8 @@ __all__ = ["LAYOUTS", "Logits", "LogitsCase", "PairCase", "PairRow", "Tail", "Ul
 
 Array = npt.NDArray[np.float64]
 
-#: how the rows of a case lie in memory; the last three change the leading shape or the strides only
-LAYOUTS = ("contiguous", "batched", "transposed", "sliced", "offset")
+#: how the rows of a case lie in memory; "expanded" has stride 0 and repeats the first row
+LAYOUTS = ("contiguous", "batched", "transposed", "sliced", "offset", "expanded")
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,8 @@ def _lay_out(x: torch.Tensor, layout: str) -> torch.Tensor:
         return x
     if layout == "batched":
         return x[None]
+    if layout == "expanded":
+        return x[:1].expand(x.shape)
     if layout == "transposed":
         return x.t().contiguous().t()
     if layout == "sliced":
@@ -186,7 +188,7 @@ class PairCase:
     """Rollout and trainer log-probs as one call of a ``mismatch`` implementation.
 
     Rows may be ragged: they are padded to the longest with ``padding`` at masked places, on the right or the left.
-    mask: "absent" (only without padding), "bool", "int64" or "float32". packed: pass everything as one 1-D row.
+    mask: "bool", "int64" or "float32". packed: pass everything as one 1-D row.
     flush_to_zero: switch the CPU's flush-to-zero on around the implementation's call.
     """
 
@@ -221,7 +223,7 @@ class PairCase:
             (q, p)
             for row in self.rows
             for q, p, valid in zip(row.rollout, row.trainer, row.valid, strict=True)
-            if valid or self.mask == "absent"
+            if valid
         )
 
     def arrays(self) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
@@ -238,14 +240,13 @@ class PairCase:
         return rollout, trainer, valid
 
     def tensors(self, device: str) -> dict[str, torch.Tensor]:
-        """Fresh tensors ``rollout``, ``trainer`` and, if passed, ``mask``."""
+        """Fresh tensors ``rollout``, ``trainer`` and ``mask``."""
         rollout, trainer, valid = self.arrays()
         out = {
             "rollout": _lay_out(torch.from_numpy(rollout).to(FORMATS[self.rollout_dtype].dtype), self._layout),
             "trainer": _lay_out(torch.from_numpy(trainer).to(FORMATS[self.trainer_dtype].dtype), self._layout),
         }
-        if self.mask != "absent":
-            out["mask"] = torch.from_numpy(valid).to(getattr(torch, self.mask))
+        out["mask"] = torch.from_numpy(valid).to(getattr(torch, self.mask))
         return {k: v.to(device) for k, v in out.items()}
 
     @property

@@ -112,7 +112,17 @@ class Implementation:
 
 
 #: keywords that properties may pass; taking one is declaring it
-KEYWORDS = ("temperature", "mask", "min_p", "top_k", "top_p", "cut_order", "ties", "real_vocab", "compare_dtype")
+KEYWORDS = (
+    "temperature",
+    "mask",
+    "min_p",
+    "top_k",
+    "top_p",
+    "cut_order",
+    "ties",
+    "real_vocab",
+    "compare_dtype",
+)
 
 
 class ResolveError(ValueError):
@@ -132,7 +142,9 @@ def resolve(spec: str, *, contract: str | None = None) -> list[Implementation]:
         try:
             found = importlib.import_module(module)
         except ImportError as error:
-            raise ResolveError(f"{spec!r}: cannot import {module!r} ({error}); is it installed, or on PYTHONPATH?") from error
+            raise ResolveError(
+                f"{spec!r}: cannot import {module!r} ({error}); is it installed, or on PYTHONPATH?"
+            ) from error
         for part in attribute.split("."):
             if not hasattr(found, part):
                 near = get_close_matches(part, dir(found), n=3)
@@ -176,7 +188,9 @@ def _as_implementations(found: Any, spec: str, contract: str | None) -> list[Imp
         needed = [None]  # type: ignore[list-item]  # no signature to read: certainly no factory
     if not needed:
         return _as_implementations(found(), f"{spec}()", None)
-    raise ResolveError(f"{spec!r} is a plain callable: say which contract it claims (--contract, one of {CONTRACT_NAMES})")
+    raise ResolveError(
+        f"{spec!r} is a plain callable: say which contract it claims (--contract, one of {CONTRACT_NAMES})"
+    )
 
 
 def _choose(what: str, value: str, known: Any) -> None:

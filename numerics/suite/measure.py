@@ -14,9 +14,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from mpmath import mp
+from mpmath import MPContext
 
-__all__ = ["Exact", "Measurement", "holds", "same", "severities", "within"]
+__all__ = ["DIGITS", "Exact", "Measurement", "holds", "mp", "same", "severities", "within"]
+
+#: decimal digits of every exact number
+DIGITS = 60
+mp: Any = MPContext()  # a context of our own: the global one belongs to the user
+mp.dps = DIGITS
 
 Array = npt.NDArray[np.float64]
 
@@ -86,13 +91,22 @@ def within(
     )
 
 
-def same(got: Any, want: Any, *, label: str | tuple[str, ...], rows: Any = None, format: str = "float32") -> Measurement:
+def same(
+    got: Any, want: Any, *, label: str | tuple[str, ...], rows: Any = None, format: str = "float32"
+) -> Measurement:
     """``got`` has the bits of ``want``."""
     got = np.atleast_1d(np.asarray(got, dtype=np.float64))
     zeros = np.zeros(got.shape)
     want = np.broadcast_to(np.asarray(want, dtype=np.float64), got.shape)
     return Measurement(
-        got=got, want=want, allowed=zeros, radius=zeros, rows=_rows(got.size, rows), labels=label, bits=True, format=format
+        got=got,
+        want=want,
+        allowed=zeros,
+        radius=zeros,
+        rows=_rows(got.size, rows),
+        labels=label,
+        bits=True,
+        format=format,
     )
 
 

@@ -1,0 +1,20 @@
+"""All properties, by id."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from numerics.suite.properties import cuts, entropy, gradients, logprobs, mismatch, ulp_distance
+from numerics.suite.property import Property
+
+__all__ = ["PROPERTIES"]
+
+PROPERTIES: Mapping[str, Property] = MappingProxyType(
+    {
+        **logprobs.RULES,
+        **gradients.RULES,
+        **cuts.RULES,
+        **entropy.RULES,
+        **mismatch.RULES,
+        **ulp_distance.RULES,
+    }
+)
