@@ -48,8 +48,18 @@ class Tail:
     high: float = 0.0
 
 
-@dataclass(frozen=True)
-class LogitsCase:
+class _Case:
+    """Cases are equal iff their reprs are: NaN equals NaN, and +0 and -0 are two cases."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and repr(other) == repr(self)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsCase(_Case):
     """Rows of logits as one call of a ``token_logprobs`` or ``entropy`` implementation.
 
     dtype:        of the logits.
@@ -183,8 +193,8 @@ class PairRow:
     valid: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
-class PairCase:
+@dataclass(frozen=True, eq=False)
+class PairCase(_Case):
     """Rollout and trainer log-probs as one call of a ``mismatch`` implementation.
 
     Rows may be ragged: they are padded to the longest with ``padding`` at masked places, on the right or the left.
@@ -258,8 +268,8 @@ class PairCase:
         return {} if self.compare_dtype == "float32" else {"compare_dtype": FORMATS[self.compare_dtype].dtype}
 
 
-@dataclass(frozen=True)
-class UlpCase:
+@dataclass(frozen=True, eq=False)
+class UlpCase(_Case):
     """Two lists of numbers of one format, as one call of an ``ulp_distance`` implementation."""
 
     a: tuple[float, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -74,10 +75,16 @@ def logits(
     return draw(_row(fmt, width, tuple(regimes)), label="row")
 
 
+@lru_cache(maxsize=64)
+def _numbers(width: int) -> st.SearchStrategy[list[int]]:
+    """Sixteenths of 0 .. 120, ``width`` of them."""
+    return st.lists(st.integers(0, 1920), min_size=width, max_size=width)
+
+
 @st.composite
 def _row(draw: st.DrawFn, fmt: Format, width: int, regimes: tuple[str, ...]) -> tuple[float, ...]:
     regime = draw(st.sampled_from(regimes))
-    numbers = draw(st.lists(st.integers(0, 1920), min_size=width, max_size=width))  # sixteenths of 0 .. 120
+    numbers = draw(_numbers(width))
     if regime in ("equal", "offset", "near_ties"):
         return _tied(draw, fmt, regime, numbers)
     if regime == "huge":
@@ -185,6 +192,9 @@ def logits_cases(
     return LogitsCase(rows=tuple(rows), dtype=dtype, temperature=temperature, mask=mask, layout=layout, tail=tail)
 
 
+_ANY_TEMPERATURE = temperatures()
+
+
 @st.composite
 def _case_row(
     draw: st.DrawFn,
@@ -200,8 +210,8 @@ def _case_row(
     values = draw(_row(fmt, width, regimes))
     # the most probable token half of the time: log-probs near 0 are where formulas differ
     top = max(range(width), key=lambda j: -math.inf if math.isnan(values[j]) else values[j])
-    token = draw(st.one_of(st.just(top), st.integers(0, width - 1)))
-    temperature = draw(temperatures()) if hot else 1.0
+    token = top if draw(st.booleans()) else draw(st.integers(0, width - 1))
+    temperature = draw(_ANY_TEMPERATURE) if hot else 1.0
     if not allow_overflow and _overflows(values, temperature, compute):
         temperature = 1.0
     return Logits(values, token, temperature, draw(st.booleans()) if masked else True)
@@ -212,6 +222,7 @@ def _overflows(values: tuple[float, ...], temperature: float, compute: Format) -
     return biggest / temperature > compute.max / 2
 
 
+@lru_cache(maxsize=1)
 def _tails() -> st.SearchStrategy[Tail | None]:
     some: Any = st.builds(
         Tail,

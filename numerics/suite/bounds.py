@@ -12,12 +12,13 @@ Bounds are evaluated in float64, on numbers that carry relative errors of a few 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from numerics.formats import FORMATS
+from numerics.formats import FORMATS, Format
 from numerics.suite.implementation import Algorithm
 
 __all__ = [
@@ -102,8 +103,9 @@ def token_logprobs(c: Conditioning, algorithm: Algorithm, dtype: str) -> Array:
     u, tiny, v, out_tiny = formats_of(algorithm, dtype)
     lead = c.gap if algorithm.formula == "shifted" else np.maximum(c.gap, np.abs(c.top + c.log_s))
     inner = u * lead + _log_sum_error(c, algorithm, u, tiny)
-    total = inner + (u + v) * (np.abs(c.value) + inner) + out_tiny
-    return (total * (1 + 2 * v) + c.slack) * _INFLATE
+    with np.errstate(over="ignore"):
+        total = inner + (u + v) * (np.abs(c.value) + inner) + out_tiny
+        return (total * (1 + 2 * v) + c.slack) * _INFLATE
 
 
 def entropy(c: Conditioning, algorithm: Algorithm, dtype: str) -> Array:
@@ -177,34 +179,43 @@ def kept_mass(n: Array | float, mean_gap: Array | float, algorithm: Algorithm, d
 # --- statistics over tokens ---------------------------------------------------------------------------------
 
 
-def mean(mean_abs: float, n: int, u: float, element: float) -> float:
-    """Error of the mean of n non-negative numbers: a sum in any order and one division, gamma(n) relative.
+def mean(mean_abs: float, n: int, steps: int, fmt: Format, element: float) -> float:
+    """Error of the mean of n non-negative numbers: a sum in any order and one division, gamma(steps + 1) relative.
 
-    ``element``: the largest absolute error of one element, before summation.
+    element: the largest absolute error of one number, before summation. steps: n, or more where states were merged.
+    Infinite where the sum may leave the format's range.
     """
-    return (float(gamma(n + 1, u)) * mean_abs + element * (1 + float(gamma(n + 1, u)))) * _INFLATE
+    if n * mean_abs >= fmt.max / 2:
+        return math.inf
+    k = float(gamma(steps + 1, fmt.u))
+    return (k * mean_abs + element * (1 + k)) * _INFLATE
 
 
-def std(std_exact: float, rms: float, n: int, u: float, element: float) -> float:
+def std(std_exact: float, rms: float, n: int, steps: int, fmt: Format, element: float) -> float:
     """Error of a standard deviation from a two-pass or an updating (Welford, Chan) algorithm.
 
     Chan, Golub & LeVeque (1983): the relative error of the sum of squares is at most about n u kappa, with
     kappa = rms / std, so the standard deviation errs by n u rms and rounding of its own; E[x^2] - E[x]^2 has kappa^2
-    and is outside. An error ``element`` of every value moves the deviation by at most sqrt(n / (n - 1)) of it.
+    and is outside. An error ``element`` of every value moves the deviation by at most sqrt(n / (n - 1)) of it. Squares
+    that underflow cost at most the smallest normal each, its root in the deviation; where squares may overflow the
+    bound is infinite.
     """
-    k = float(gamma(n + 4, u))
+    if n * (rms + element) ** 2 >= fmt.max / 4:
+        return math.inf
+    k = float(gamma(steps + 4, fmt.u))
     moved = element * (n / max(n - 1, 1)) ** 0.5
-    return (k * (std_exact + rms) + moved * (1 + k)) * _INFLATE
+    underflow = (2 * fmt.min_normal) ** 0.5
+    return (k * (std_exact + rms) + moved * (1 + k) + underflow) * _INFLATE
 
 
-def pearson(n: int, u: float, x_error: float, y_error: float) -> float:
+def pearson(steps: int, u: float, x_error: float, y_error: float) -> float:
     """Error of r = <x', y'> / (|x'| |y'|) on centred vectors known to relative 2-norm errors x_error, y_error.
 
     A perturbation of relative size e turns a vector by an angle of at most asin(e) <= e / (1 - e), and |d cos| is at
-    most the sum of both angles; the three inner products and the quotient add gamma(3 n + 8). 2 is no information.
+    most the sum of both angles; the three inner products and the quotient add gamma(3 steps + 8). 2 says nothing.
     """
     worst = max(x_error, y_error)
-    if worst >= 0.5:
+    if not worst < 0.5:
         return 2.0
     turned = x_error / (1 - x_error) + y_error / (1 - y_error)
-    return min(2.0, (turned + float(gamma(3 * n + 8, u)))) * _INFLATE
+    return min(2.0, (turned + float(gamma(3 * steps + 8, u))) * _INFLATE)

@@ -20,6 +20,7 @@ _EVERYTHING = frozenset(
         "batch_invariant",
         "checks_arguments",
         "ieee_counts",
+        "nonfinite_gradients",
         "overflow_safe",
         "per_token_temperature",
         "run_to_run",
@@ -110,7 +111,7 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
                 reference.entropy,
                 contract="entropy",
                 name="reference",
-                capabilities=_EVERYTHING - {"ieee_counts"},
+                capabilities=_EVERYTHING - {"ieee_counts", "nonfinite_gradients"},
                 algorithm=_FLOAT64,
             ),
             Implementation(
@@ -119,6 +120,7 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
                 name="reference",
                 capabilities=frozenset({"checks_arguments", "ieee_counts", "run_to_run"}),
                 algorithm=_FLOAT64,
+                state=reference.MismatchState,
             ),
             Implementation(
                 formats.ulp_distance,
@@ -139,9 +141,7 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
             Implementation(torch_mismatch, contract="mismatch", name="torch", capabilities=frozenset({"run_to_run"})),
         ),
         "torch-logsumexp": (
-            Implementation(
-                torch_logsumexp, contract="token_logprobs", name="torch-logsumexp", capabilities=_EAGER
-            ),
+            Implementation(torch_logsumexp, contract="token_logprobs", name="torch-logsumexp", capabilities=_EAGER),
         ),
     }
 )

@@ -168,7 +168,9 @@ def _read_ulps(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> Outc
         raise BadResult("the result must be a pair of tensors (distance, defined)")
     distance, defined = result
     if distance.shape != tensors["a"].shape or defined.shape != tensors["a"].shape:
-        raise BadResult(f"distance {tuple(distance.shape)} and defined {tuple(defined.shape)} must have the inputs' shape")
+        raise BadResult(
+            f"distance {tuple(distance.shape)} and defined {tuple(defined.shape)} must have the inputs' shape"
+        )
     if distance.dtype not in (torch.int64, torch.uint64):
         raise BadResult(f"distance has dtype {distance.dtype}, expected int64 (uint64 for float64)")
     steps, known = distance.cpu().ravel().numpy().tolist(), defined.cpu().ravel().tolist()

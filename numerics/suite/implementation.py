@@ -26,11 +26,13 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "padding, strides, row-chunk size or thread count",
         "overflow_safe": "finite logits never give NaN or +inf, even where logits / temperature overflows",
         "per_token_temperature": "temperature may be a tensor of the shape of token_ids",
+        "nonfinite_gradients": "a -inf log-prob gives gradient 0 in its whole row, a NaN one NaN in its own row only",
         "run_to_run": "the same call gives the same bits",
         "zero_times_inf": "an entropy is finite when some logits are -inf",
         "checks_arguments": "a temperature that is not finite and positive, a mask that is not 0/1, shapes, dtypes "
         "or cuts out of range raise an error instead of giving a value",
         "ieee_counts": "counts are decided on the bits, so that flush-to-zero does not change them",
+        "state": "`Implementation.state` makes a mergeable state with update, merge and compute",
         "pair": "`Implementation.pair` returns (raw, processed) from one set of logits",
     }
 )
@@ -70,6 +72,7 @@ class Implementation:
     capabilities:  names from `CAPABILITIES`; keywords of ``fn`` need not be repeated.
     algorithm:     what its error bound needs to know.
     pair:          the (raw, processed) form of a token_logprobs implementation.
+    state:         makes an empty mergeable state of a mismatch implementation.
     expected_failures: property id -> reason (with an address). Strict: such a property passing is an error.
     """
 
@@ -82,6 +85,7 @@ class Implementation:
     capabilities: frozenset[str] = frozenset()
     algorithm: Algorithm = Algorithm()
     pair: Callable[..., Any] | None = None
+    state: Callable[[], Any] | None = None
     expected_failures: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,6 +105,8 @@ class Implementation:
         names = set(self.capabilities)
         if self.pair is not None:
             names.add("pair")
+        if self.state is not None:
+            names.add("state")
         try:
             parameters = inspect.signature(self.fn).parameters.values()
         except (TypeError, ValueError):  # a builtin without a signature: assume nothing

@@ -55,9 +55,12 @@ class ExactMismatch:
     probs: tuple[tuple[float, float], ...]  # (Q, P)
     compare: Format
 
-    def allowed(self, algorithm: Algorithm) -> dict[str, float]:
-        """What an honest implementation with this algorithm may be off by, figure by figure."""
-        return _allowed(self, algorithm)
+    def allowed(self, algorithm: Algorithm, *, merges: int = 0) -> dict[str, float]:
+        """What an honest implementation with this algorithm may be off by, figure by figure.
+
+        merges: how many states were merged; each adds at most 8 roundings to a sum or a moment.
+        """
+        return _allowed(self, algorithm, merges)
 
 
 @lru_cache(maxsize=256)
@@ -172,7 +175,7 @@ def _pearson(pairs: tuple[tuple[float, float], ...]) -> Any:
     return _real(sxy) / mp.sqrt(_real(Fraction(sxx)) * _real(Fraction(syy)))
 
 
-def _allowed(exact: ExactMismatch, algorithm: Algorithm) -> dict[str, float]:
+def _allowed(exact: ExactMismatch, algorithm: Algorithm, merges: int) -> dict[str, float]:
     """Bounds of the figures for an accumulation format and an exp of ``exp_ulps``.
 
     An element |p - q| is one subtraction: u |p - q|. A probability computed in the compare format is within
@@ -182,6 +185,7 @@ def _allowed(exact: ExactMismatch, algorithm: Algorithm) -> dict[str, float]:
     compare = exact.compare
     inner = compare if algorithm.accumulate == "compute" else FORMATS[algorithm.accumulate]
     u, n = inner.u, len(exact.tokens)
+    steps = n + 8 * merges
     prob_unit = 0.0 if inner.precision > compare.precision else (2 * algorithm.exp_ulps + 1) * compare.u
     out: dict[str, float] = {}
     for name, pairs, unit in (("logprobs", exact.tokens, 0.0), ("probs", exact.probs, prob_unit)):
@@ -191,31 +195,38 @@ def _allowed(exact: ExactMismatch, algorithm: Algorithm) -> dict[str, float]:
         floor = compare.min_normal if unit else inner.min_subnormal
         element = max((u * x + unit * (q + p) + floor for x, (q, p) in zip(d, finite, strict=True)), default=0.0)
         mean_abs = math.fsum(d) / n if n else 0.0
-        rms = math.sqrt(math.fsum(x * x for x in d) / n) if n else 0.0
+        biggest = max(d, default=0.0)
+        rms = biggest * math.sqrt(math.fsum((x / biggest) ** 2 for x in d) / n) if biggest else 0.0
         exact_std = exact.figures[f"{name}_diff_std"]
         std = float(exact_std) if mp.isfinite(exact_std) else 0.0
         out[f"{name}_diff_max"] = element
-        out[f"{name}_diff_mean"] = bounds.mean(mean_abs, n, u, element)
-        out[f"{name}_diff_std"] = bounds.std(std, rms, n, u, element)
-        out[f"{name}_pearson"] = bounds.pearson(n, u, *_relative_errors(finite, n, u, unit, floor))
+        out[f"{name}_diff_mean"] = bounds.mean(mean_abs, n, steps, inner, element)
+        out[f"{name}_diff_std"] = bounds.std(std, rms, n, steps, inner, element)
+        out[f"{name}_pearson"] = bounds.pearson(steps, u, *_relative_errors(finite, n, steps, inner, unit, floor))
     return out
 
 
-def _relative_errors(pairs: list[tuple[float, float]], n: int, u: float, unit: float, floor: float) -> list[float]:
+def _relative_errors(
+    pairs: list[tuple[float, float]], n: int, steps: int, inner: Format, unit: float, floor: float
+) -> list[float]:
     """The relative 2-norm errors of the two centred vectors.
 
-    Each centred value x - mean errs by its own error (``unit`` of it), by the mean's (gamma(n) times the mean
-    magnitude) and by one subtraction: at most ``u (n + 3) max|x| + unit max|x| + floor`` each, sqrt(n) times in norm.
+    Each centred value x - mean errs by its own error (``unit`` of it), by the mean's (gamma(steps) times the mean
+    magnitude) and by one subtraction: at most ``gamma(steps + 3) 2 max|x| + unit max|x| + floor`` each, sqrt(n) times in
+    norm. Products that underflow cost the smallest normal each; where they may overflow the error is infinite.
     """
     errors = []
     for side in (0, 1):
         xs = [pair[side] for pair in pairs]
-        if n < 2 or not xs:
+        biggest = max((abs(x) for x in xs), default=0.0)
+        if n < 2 or not biggest:
             errors.append(0.0)
             continue
-        centre = math.fsum(xs) / len(xs)
-        norm = math.sqrt(math.fsum((x - centre) ** 2 for x in xs))
-        biggest = max(abs(x) for x in xs)
-        error = math.sqrt(n) * ((float(bounds.gamma(n + 3, u)) + unit) * 2 * biggest + floor)
-        errors.append(error / norm if norm > 0 else math.inf)
+        centre = math.fsum(x / biggest for x in xs) / len(xs)
+        norm = biggest * math.sqrt(math.fsum((x / biggest - centre) ** 2 for x in xs))
+        if not 0 < norm < math.sqrt(inner.max / 4):
+            errors.append(math.inf)
+            continue
+        error = math.sqrt(n) * ((float(bounds.gamma(steps + 3, inner.u)) + unit) * 2 * biggest + floor)
+        errors.append((error + math.sqrt(2 * n * inner.min_normal)) / norm)
     return errors

@@ -26,19 +26,18 @@ class NotProvided(Exception):  # noqa: N818 - no error: the check is not applica
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """What cases may use: the check's dtype and device, and what the implementation provides."""
+    """What cases may use: the check's dtype, and the forms in which a temperature may be passed."""
 
     dtype: str
-    device: str
-    provides: frozenset[str]
+    temperature_forms: tuple[str, ...] = ("absent",)
 
-    @property
-    def temperature_forms(self) -> tuple[str, ...]:
-        """The forms in which a temperature may be passed."""
-        if "temperature" not in self.provides:
-            return ("absent",)
-        extra = ("zero_dim", "per_token") if "per_token_temperature" in self.provides else ()
-        return ("absent", "float", *extra)
+    @classmethod
+    def of(cls, implementation: Implementation, dtype: str) -> Domain:
+        """The domain of an implementation that takes ``dtype``."""
+        if "temperature" not in implementation.provides:
+            return cls(dtype=dtype)
+        extra = ("zero_dim", "per_token") if "per_token_temperature" in implementation.provides else ()
+        return cls(dtype=dtype, temperature_forms=("absent", "float", *extra))
 
 
 @dataclass(frozen=True, kw_only=True)

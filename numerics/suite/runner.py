@@ -1,7 +1,7 @@
 """Builds checks and runs them: the only module that drives Hypothesis.
 
 A check is property x implementation x device x dtype. It runs in **two passes with one seed**: the first measures every
-case and never raises; if the worst is over its bound, the second raises at half that severity (in log space), so that
+case and judges none; if the worst is over its bound, the second raises at half that severity (in log space), so that
 shrinking reports a simple case that is still telling - plain shrinking ends at the mildest failure there is.
 """
 
@@ -15,11 +15,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings, target
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 
 from numerics.suite.contracts import CONTRACTS, BadResult, Raised, call
@@ -140,12 +141,14 @@ class Check:
         if missing:
             return Result(check=self, status="not applicable", reason=f"does not declare {', '.join(missing)}")
         if self.device not in self.property.devices:
-            return Result(check=self, status="not applicable", reason=f"is a rule of {', '.join(self.property.devices)}")
+            return Result(
+                check=self, status="not applicable", reason=f"is a rule of {', '.join(self.property.devices)}"
+            )
         started = time.perf_counter()
         if seed is None:
             seed = self.derived_seed if settings.default.derandomize else secrets.randbits(32)
         try:
-            tally, simplest, not_provided = self._two_passes(max_examples, seed)
+            tally, simplest = self._two_passes(max_examples or settings.default.max_examples, seed)
         except NotProvided as missing_field:
             return Result(check=self, status="not applicable", reason=str(missing_field))
         worst = tally.worst if tally.worst is not None and tally.worst.severity > 1 else None
@@ -153,8 +156,6 @@ class Check:
         if worst is not None:
             shown = simplest or worst
             status, reason = ("errored", shown.error) if shown.error else ("failed", "")
-        elif not_provided:
-            status, reason = "not applicable", not_provided
         elif tally.elements == 0:
             status, reason = "errored", f"vacuous: {self.property.id} measured nothing in {tally.examples} examples"
         expected = self.implementation.expected_failures.get(self.property.id)
@@ -186,7 +187,7 @@ class Check:
     @property
     def domain(self) -> Domain:
         """What cases may use."""
-        return Domain(dtype=self.dtype, device=self.device, provides=self.implementation.provides)
+        return Domain.of(self.implementation, self.dtype)
 
     @property
     def context(self) -> Context:
@@ -207,53 +208,36 @@ class Check:
             return Finding(case=case, severity=math.inf, error=str(error)), []
         return worst_of(measured, case), [severities(m) for m in measured]
 
-    def _two_passes(self, max_examples: int | None, seed: int) -> tuple[_Tally, Finding | None, str]:
+    def _two_passes(self, max_examples: int, seed: int) -> tuple[_Tally, Finding | None]:
         ctx, tally = self.context, _Tally()
-        specials = list(self.property.special(self.domain))
-
-        def measure(case: Any) -> None:
-            found, values = self.examine(case, ctx)
-            tally.add(case, found, values)
-            if found is not None and 0 < found.severity < math.inf:
-                target(math.log2(max(found.severity, 2.0**-60)), label="log2 error/bound")
-
-        for case in specials:
-            found, values = self.examine(case, ctx)
-            tally.add(case, found, values)
-        not_provided = ""
-        try:
-            self._explore(measure, max_examples, seed, shrink=False)
-        except NotProvided as error:
-            not_provided = str(error)
+        cases = record_cases(self.property, self.domain, max_examples=max_examples, seed=seed)
+        for case in cases:
+            tally.add(case, *self.examine(case, ctx))
         if tally.worst is None or tally.worst.severity <= 1:
-            return tally, None, not_provided
+            return tally, None
         severity = tally.worst.severity
         threshold = 2.0 ** (0.5 * math.log2(severity)) if math.isfinite(severity) else math.inf
+        simplest = self._shrink(ctx, threshold, max_examples, seed)
+        if simplest is None:  # met only among the special cases: the first one that reaches the threshold
+            found = (self.examine(case, ctx)[0] for case in cases)
+            simplest = next((f for f in found if f is not None and f.severity >= threshold), None)
+        return tally, self._alone(simplest, ctx) if simplest is not None else None
+
+    def _shrink(self, ctx: Context, threshold: float, max_examples: int, seed: int) -> Finding | None:
+        """The second pass: the simplest generated case at or above ``threshold``, None if it isn't met again."""
         simplest: list[Finding] = []
 
         def find(case: Any) -> None:
             found, _ = self.examine(case, ctx)
-            if found is None:
-                return
-            if 0 < found.severity < math.inf:
-                target(math.log2(max(found.severity, 2.0**-60)), label="log2 error/bound")
-            if found.severity >= threshold and found.severity > 1:
+            if found is not None and found.severity >= threshold and found.severity > 1:
                 simplest[:] = [found]
                 raise CheckFailure("over the bound")
 
         try:
-            self._explore(find, max_examples, seed, shrink=True)
+            _explore(self.property, self.domain, find, max_examples, seed, (Phase.generate, Phase.shrink))
         except CheckFailure:
-            pass  # Hypothesis replays the shrunk case last, so ``simplest`` holds it
-        else:
-            simplest[:] = []
-        if not simplest:  # met only among the special cases: the first one that reaches the threshold
-            for case in specials:
-                found, _ = self.examine(case, ctx)
-                if found is not None and found.severity >= threshold and found.severity > 1:
-                    simplest.append(found)
-                    break
-        return tally, self._alone(simplest[0], ctx) if simplest else None, not_provided
+            return simplest[0]  # Hypothesis replays the shrunk case last
+        return None
 
     def _alone(self, found: Finding, ctx: Context) -> Finding:
         """The finding, knowing whether its row fails alone: a fault of the row, or of the batch around it."""
@@ -262,26 +246,45 @@ class Check:
         again, _ = self.examine(found.case.only(found.row), ctx)
         return dataclasses.replace(found, alone=again is not None and again.severity > 1)
 
-    def _explore(self, body: Callable[[Any], None], max_examples: int | None, seed: int, *, shrink: bool) -> None:
-        """Run ``body`` on generated cases. Settings sit on this function only; a user's profile gives the rest."""
 
-        def explored(case: Any) -> None:
-            body(case)
+def _explore(
+    prop: Property,
+    domain: Domain,
+    body: Callable[[Any], None],
+    max_examples: int,
+    seed: int,
+    phases: tuple[Phase, ...],
+) -> None:
+    """Run ``body`` on generated cases. The settings sit on this function only, the global profile stays as it is."""
 
-        explored.__name__ = explored.__qualname__ = re.sub(r"\W", "_", self.id)
-        phases = (Phase.generate, Phase.target, Phase.shrink) if shrink else (Phase.generate, Phase.target)
-        chosen = settings(
-            max_examples=max_examples or settings.default.max_examples,
-            deadline=None,
-            database=None,
-            derandomize=False,
-            print_blob=False,
-            report_multiple_bugs=False,
-            phases=phases,
-            suppress_health_check=list(HealthCheck),
-            verbosity=Verbosity.quiet,
-        )
-        seeded(seed)(chosen(given(case=self.property.cases(self.domain))(explored)))()
+    def explored(case: Any) -> None:
+        body(case)
+
+    explored.__name__ = explored.__qualname__ = re.sub(r"\W", "_", f"{prop.slug}_{domain.dtype}")
+    chosen = settings(
+        max_examples=max_examples,
+        deadline=None,
+        database=None,
+        derandomize=False,
+        print_blob=False,
+        report_multiple_bugs=False,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+    )
+    seeded(seed)(chosen(given(case=prop.cases(domain))(explored)))()
+
+
+@lru_cache(maxsize=1024)
+def record_cases(prop: Property, domain: Domain, *, max_examples: int, seed: int) -> tuple[Any, ...]:
+    """The cases of a first pass: the special ones, then those that this seed generates.
+
+    They do not depend on the implementation, so with one seed every implementation meets the same cases, and they are
+    drawn once for all of them.
+    """
+    cases = list(prop.special(domain))
+    _explore(prop, domain, cases.append, max_examples, seed, (Phase.generate,))
+    return tuple(cases)
 
 
 def worst_of(measured: Sequence[Measurement], case: Any) -> Finding | None:
@@ -347,7 +350,7 @@ def provided_fields(implementation: Implementation, device: str) -> frozenset[st
 
 
 def devices_present() -> tuple[str, ...]:
-    """"cpu", and "cuda" where torch sees a device."""
+    """ "cpu", and "cuda" where torch sees a device."""
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
@@ -429,23 +432,3 @@ def check(
         if fail_fast and not result.ok:
             break
     return results
-
-
-def record_cases(prop: Property, domain: Domain, *, max_examples: int, seed: int) -> list[Any]:
-    """The cases that a check of ``prop`` meets: the special ones, then the generated ones of this seed."""
-    cases = list(prop.special(domain))
-
-    def keep(case: Any) -> None:
-        cases.append(case)
-
-    chosen = settings(
-        max_examples=max_examples,
-        deadline=None,
-        database=None,
-        derandomize=False,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-        verbosity=Verbosity.quiet,
-    )
-    seeded(seed)(chosen(given(case=prop.cases(domain))(keep)))()
-    return cases

@@ -8,9 +8,10 @@ from functools import partial
 
 import numpy as np
 
+from numerics.formats import FORMATS
 from numerics.strategies.cases import Logits, LogitsCase
 from numerics.suite import bounds, oracle, special
-from numerics.suite.measure import Measurement, holds, within
+from numerics.suite.measure import Exact, Measurement, holds, within
 from numerics.suite.properties.logprobs import cases
 from numerics.suite.property import Context, Property, rule
 
@@ -25,21 +26,21 @@ def _measure(case: LogitsCase, ctx: Context) -> Measurement:
     gradient = ctx.call(case).gradient
     assert gradient is not None
     exact, onehot = oracle.gradient(case)
-    scored = ctx.exact(case)
-    temperatures = case.temperatures.astype(np.float64 if case.dtype == "float64" else np.float32).astype(np.float64)
+    scored = ctx.exact(case.replace(backward=False))
+    compute = np.float64 if case.dtype == "float64" else np.float32
+    temperatures = case.temperatures.astype(compute).astype(np.float64)
     allowed = bounds.gradient(
         scored.conditioning, scored.probs, scored.gaps, onehot, temperatures, ctx.algorithm, case.dtype
     )
-    defined = (exact.value == 0).reshape(onehot.shape)
-    impossible = defined.all(axis=1)[:, None] & (onehot.shape[1] > 1)  # a -inf value: exactly 0 in its whole row
-    removed = np.isneginf(scored.y)
-    allowed = np.where(impossible | removed, 0.0, allowed)
+    allowed = np.where(np.isneginf(scored.y), 0.0, allowed)  # a removed entry gets exactly 0
+    finite = np.repeat(np.isfinite(scored.logprobs.value) & case.valid, case.width)
+    places = np.flatnonzero(finite)
     return within(
-        gradient,
-        exact,
-        np.where(np.isfinite(allowed), allowed, 0.0).ravel(),
+        gradient[places],
+        Exact(value=exact.value[places], radius=exact.radius[places], refine=lambda k: exact.refine(int(places[k]))),
+        allowed[places],
         label="d lp / d logit",
-        rows=np.repeat(np.arange(case.size), case.width),
+        rows=np.repeat(np.arange(case.size), case.width)[places],
         format=case.dtype,
     )
 
@@ -65,14 +66,23 @@ def gradient(case: LogitsCase, ctx: Context) -> Measurement:
 def masked_gradient(case: LogitsCase, ctx: Context) -> list[Measurement]:
     """NaN times 0 is NaN: a mask that multiplies lets rubbish at a masked place into the gradient."""
     width = len(case.rows[0].values)
-    spoiled = case.map_rows(lambda row: row if row.valid else Logits((math.nan,) * width, 0, row.temperature, valid=False))
+    spoiled = case.map_rows(
+        lambda row: row if row.valid else Logits((math.nan,) * width, 0, row.temperature, valid=False)
+    )
     gradient = ctx.call(spoiled.replace(backward=True)).gradient
     assert gradient is not None
     masked = np.repeat(~case.valid, case.width)
     return [
-        holds(gradient[masked] == 0, label="gradient at a masked row is 0", rows=np.repeat(np.arange(case.size), width)[masked]),
-        holds(np.isfinite(gradient[~masked]), label="gradient at a valid row is finite",
-              rows=np.repeat(np.arange(case.size), width)[~masked]),
+        holds(
+            gradient[masked] == 0,
+            label="gradient at a masked row is 0",
+            rows=np.repeat(np.arange(case.size), width)[masked],
+        ),
+        holds(
+            np.isfinite(gradient[~masked]),
+            label="gradient at a valid row is finite",
+            rows=np.repeat(np.arange(case.size), width)[~masked],
+        ),
     ]
 
 
@@ -80,10 +90,14 @@ def masked_gradient(case: LogitsCase, ctx: Context) -> list[Measurement]:
     "LP-32",
     statement="-inf value => gradient 0 in its whole row; NaN value => NaN in its own row only",
     cases=partial(
-        cases, regimes=("holes", "nan", "all_neg_inf", "mixed", "pos_inf"), temperature_forms=("absent",), tails=False, min_width=2
+        cases,
+        regimes=("holes", "nan", "all_neg_inf", "mixed", "pos_inf"),
+        temperature_forms=("absent",),
+        tails=False,
+        min_width=2,
     ),
     special=special.nonfinite_logits,
-    requires={"autograd", "nan_safe_gradient"},
+    requires={"autograd", "nonfinite_gradients"},
 )
 def nonfinite_gradient(case: LogitsCase, ctx: Context) -> list[Measurement]:
     """One impossible token does not poison the batch, and an undefined one is not hidden."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,11 @@ from hypothesis import strategies as st
 from numerics.formats import FORMATS
 from numerics.strategies.cases import Logits, LogitsCase, Tail
 from numerics.strategies.logits import FINITE_REGIMES, ORDINARY_REGIMES, REGIMES, logits_cases
-from numerics.suite import bounds, oracle, special
+from numerics.suite import bounds, special
 from numerics.suite.measure import Measurement, holds, same, within
 from numerics.suite.property import Context, Domain, Property, rule
+
+__all__ = ["RULES", "cases", "hot", "logprob_measurement", "output_format"]
 
 RULES: dict[str, Property] = {}
 _rule = partial(rule, RULES, contract="token_logprobs")
@@ -50,9 +51,7 @@ def logprob_measurement(case: LogitsCase, ctx: Context, values: Any) -> Measurem
         radius=exact.logprobs.radius[rows],
         refine=lambda k: exact.logprobs.refine(int(rows[k])),
     )
-    return within(
-        values[rows], kept, allowed[rows], label="log-prob", rows=rows, format=output_format(case.dtype)
-    )
+    return within(values[rows], kept, allowed[rows], label="log-prob", rows=rows, format=output_format(case.dtype))
 
 
 def _overflowed_output(value: Any, dtype: str) -> Any:
@@ -130,9 +129,12 @@ def upcast_first(case: LogitsCase, ctx: Context) -> Measurement:
     of 0.04 to 0.06 nats. Trivially true for float32 and float64 logits.
     """
     wide = case.replace(dtype="float32" if case.dtype != "float64" else "float64", tail=None)
-    wide = wide.replace(rows=tuple(
-        dataclasses.replace(row, values=tuple(values)) for row, values in zip(wide.rows, case.values.tolist(), strict=True)
-    ))
+    wide = wide.replace(
+        rows=tuple(
+            dataclasses.replace(row, values=tuple(values))
+            for row, values in zip(wide.rows, case.values.tolist(), strict=True)
+        )
+    )
     return same(ctx.call(case).values, ctx.call(wide).values, label="log-prob", format="float32")
 
 
@@ -188,7 +190,9 @@ def shift(case: LogitsCase, ctx: Context) -> list[Measurement]:
         exact_sums = [
             i
             for i, (row, base) in enumerate(zip(moved.rows, case.rows, strict=True))
-            if all(fmt.contains(v) and v - c == b or math.isinf(v) for v, b in zip(row.values, base.values, strict=True))
+            if all(
+                (fmt.contains(v) and v - c == b) or math.isinf(v) for v, b in zip(row.values, base.values, strict=True)
+            )
         ]
         if not exact_sums:
             continue
@@ -202,7 +206,9 @@ def shift(case: LogitsCase, ctx: Context) -> list[Measurement]:
         allowed = sum(
             bounds.token_logprobs(ctx.exact(x).conditioning, ctx.algorithm, case.dtype) for x in (here, there)
         )
-        given = dataclasses.replace(exact.logprobs, value=want, radius=np.zeros(want.shape), refine=lambda i, w=want: w[i])
+        given = dataclasses.replace(
+            exact.logprobs, value=want, radius=np.zeros(want.shape), refine=lambda i, w=want: w[i]
+        )
         out.append(within(got, given, allowed, label=f"log-prob, shifted by {c:g}", rows=exact_sums, format=fmt_name))
     return out
 
@@ -225,7 +231,8 @@ def removed_columns(case: LogitsCase, ctx: Context) -> Measurement | list[Measur
     finite = [
         i
         for i, (a, b) in enumerate(zip(case.rows, filled, strict=True))
-        if a.values[a.token] != -math.inf and max(a.values) - min(b.values) >= (1500 if min(a.values) == -math.inf else 0)
+        if a.values[a.token] != -math.inf
+        and max(a.values) - min(b.values) >= (1500 if min(a.values) == -math.inf else 0)
     ]
     if not finite:
         return []
@@ -308,7 +315,12 @@ def strides(case: LogitsCase, ctx: Context) -> list[Measurement]:
     ]
     alike = case.only(*[0] * case.size)
     out.append(
-        same(ctx.call(alike.replace(layout="expanded")).values, ctx.call(alike).values, label="log-prob, expanded", format=fmt)
+        same(
+            ctx.call(alike.replace(layout="expanded")).values,
+            ctx.call(alike).values,
+            label="log-prob, expanded",
+            format=fmt,
+        )
     )
     return out
 
@@ -338,13 +350,20 @@ def threads(case: LogitsCase, ctx: Context) -> Measurement:
     return same(four, one, label="log-prob", format=output_format(case.dtype))
 
 
-@_rule("LP-15", statement="bits(lp(z)) = bits(lp(z)) again", cases=cases, special=special.logits, requires={"run_to_run"})
+@_rule(
+    "LP-15", statement="bits(lp(z)) = bits(lp(z)) again", cases=cases, special=special.logits, requires={"run_to_run"}
+)
 def run_to_run(case: LogitsCase, ctx: Context) -> Measurement:
     """The same call gives the same bits."""
     return same(ctx.call(case).values, ctx.call(case).values, label="log-prob", format=output_format(case.dtype))
 
 
-@_rule("LP-16", statement="bits(z), bits(ids), bits(T), bits(mask) unchanged by the call", cases=cases, special=special.logits)
+@_rule(
+    "LP-16",
+    statement="bits(z), bits(ids), bits(T), bits(mask) unchanged by the call",
+    cases=cases,
+    special=special.logits,
+)
 def inputs_unmodified(case: LogitsCase, ctx: Context) -> Measurement:
     """No in-place division, no cast in place. Real: OpenRLHF divides the caller's logits in place."""
     modified = ctx.call(case).modified
@@ -361,7 +380,9 @@ def inputs_unmodified(case: LogitsCase, ctx: Context) -> Measurement:
 def mask_selects(case: LogitsCase, ctx: Context) -> Measurement:
     """Masks select, they never multiply: NaN logits and token id -100 at a masked place touch nothing."""
     width = len(case.rows[0].values)
-    spoiled = case.map_rows(lambda row: row if row.valid else Logits((math.nan,) * width, -100, row.temperature, valid=False))
+    spoiled = case.map_rows(
+        lambda row: row if row.valid else Logits((math.nan,) * width, -100, row.temperature, valid=False)
+    )
     keep = case.valid
     got, want = ctx.call(spoiled).values[keep], ctx.call(case).values[keep]
     return same(got, want, label="log-prob", rows=np.flatnonzero(keep), format=output_format(case.dtype))
@@ -379,9 +400,7 @@ def bad_ids(case: LogitsCase, ctx: Context) -> Measurement:
     """
     last = case.size - 1
     ids = (-1, -100, case.width, case.width + 7, 2**31 + 1, 2**32)
-    wrong = [
-        case.replace(rows=(*case.rows[:last], dataclasses.replace(case.rows[last], token=token))) for token in ids
-    ]
+    wrong = [case.replace(rows=(*case.rows[:last], dataclasses.replace(case.rows[last], token=token))) for token in ids]
     return holds([ctx.refuses(x) for x in wrong], label=tuple(f"id {i} raises" for i in ids), rows=[last] * len(ids))
 
 
@@ -439,7 +458,9 @@ def _refuses(fn: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
 @_rule(
     "LP-21",
     statement="NaN or +inf in the row, or only -inf => NaN; chosen -inf => -inf; V = 1 => 0",
-    cases=partial(cases, regimes=[r for r in REGIMES if r not in ("huge",)], temperature_forms=("absent",), tails=False),
+    cases=partial(
+        cases, regimes=[r for r in REGIMES if r not in ("huge",)], temperature_forms=("absent",), tails=False
+    ),
     special=special.nonfinite_logits,
 )
 def nonfinite_rows(case: LogitsCase, ctx: Context) -> list[Measurement]:
@@ -455,14 +476,14 @@ def nonfinite_rows(case: LogitsCase, ctx: Context) -> list[Measurement]:
 @_rule(
     "LP-22",
     statement="finite z, T > 0 => lp is neither NaN nor +inf, and within bound, even where z/T overflows",
-    cases=partial(
-        hot, regimes=("huge", "offset", "dominant", "mixed"), allow_overflow=True, tails=False, max_width=4
+    cases=partial(hot, regimes=("huge", "offset", "dominant", "mixed"), allow_overflow=True, tails=False, max_width=4),
+    special=lambda d: (
+        [
+            LogitsCase((Logits((FORMATS[d.dtype].max, -FORMATS[d.dtype].max), t, 0.25),), d.dtype, temperature="float")
+            for t in (0, 1)
+        ]
+        + [LogitsCase((Logits((-65504.0, 65504.0), 1, 2.0**-126),), d.dtype, temperature="float")]
     ),
-    special=lambda d: [
-        LogitsCase((Logits((FORMATS[d.dtype].max, -FORMATS[d.dtype].max), t, 0.25),), d.dtype, temperature="float")
-        for t in (0, 1)
-    ]
-    + [LogitsCase((Logits((-65504.0, 65504.0), 1, 2.0**-126),), d.dtype, temperature="float")],
     requires={"temperature", "overflow_safe"},
 )
 def overflow(case: LogitsCase, ctx: Context) -> list[Measurement]:
@@ -511,7 +532,3 @@ def real_vocab(case: LogitsCase, ctx: Context) -> list[Measurement]:
         )
         out.append(same(ctx.call(padded).values, want, label=f"padding {padding:g}", format=output_format(case.dtype)))
     return out
-
-
-__all__ = ["RULES", "cases", "hot", "logprob_measurement", "output_format"]
-_UNUSED: Iterable[Any] = (oracle,)

@@ -1,0 +1,1 @@
+"""The suite: properties, the runner that holds implementations to them, and the evidence that they see faults."""
