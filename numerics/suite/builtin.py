@@ -141,7 +141,16 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
             Implementation(torch_mismatch, contract="mismatch", name="torch", capabilities=frozenset({"run_to_run"})),
         ),
         "torch-logsumexp": (
-            Implementation(torch_logsumexp, contract="token_logprobs", name="torch-logsumexp", capabilities=_EAGER),
+            Implementation(
+                torch_logsumexp,
+                contract="token_logprobs",
+                name="torch-logsumexp",
+                capabilities=_EAGER,
+                expected_failures={
+                    "LP-21": "gives -inf (x - inf) beside a +inf logit, where the row is no distribution; "
+                    "https://docs.pytorch.org/docs/stable/generated/torch.logsumexp.html"
+                },
+            ),
         ),
     }
 )

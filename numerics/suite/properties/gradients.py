@@ -33,11 +33,16 @@ def _measure(case: LogitsCase, ctx: Context) -> Measurement:
         scored.conditioning, scored.probs, scored.gaps, onehot, temperatures, ctx.algorithm, case.dtype
     )
     allowed = np.where(np.isneginf(scored.y), 0.0, allowed)  # a removed entry gets exactly 0
+    allowed, limit = allowed.ravel(), FORMATS[case.dtype].max
+    with np.errstate(over="ignore"):
+        beyond = np.abs(exact.value) - allowed > limit * (1 + FORMATS[case.dtype].u)  # infinite in the logits' dtype
+        unclear = ~beyond & (np.abs(exact.value) + allowed >= limit)
     finite = np.repeat(np.isfinite(scored.logprobs.value) & case.valid, case.width)
-    places = np.flatnonzero(finite)
+    places = np.flatnonzero(finite & ~unclear)
+    value = np.where(beyond, np.copysign(np.inf, exact.value), exact.value)
     return within(
         gradient[places],
-        Exact(value=exact.value[places], radius=exact.radius[places], refine=lambda k: exact.refine(int(places[k]))),
+        Exact(value=value[places], radius=exact.radius[places], refine=lambda k: exact.refine(int(places[k]))),
         allowed[places],
         label="d lp / d logit",
         rows=np.repeat(np.arange(case.size), case.width)[places],
