@@ -132,7 +132,8 @@ class LogitsCase(_Case):
 
     def tensors(self, device: str) -> dict[str, torch.Tensor]:
         """Fresh tensors: ``logits`` [n, V] (or the layout's shape), ``token_ids``, and temperature, mask if passed."""
-        logits = torch.from_numpy(self.values).to(FORMATS[self.dtype].dtype)
+        # copied into memory that torch aligns: MKL's exp gives other bits at other alignments ("offset" asks for that)
+        logits = torch.from_numpy(self.values).to(FORMATS[self.dtype].dtype, copy=True)
         out = {"logits": _lay_out(logits, self.layout), "token_ids": torch.from_numpy(self.tokens)}
         if self.temperature == "zero_dim":
             out["temperature"] = torch.tensor(self.temperatures[0] if self.size else 1.0, dtype=torch.float64)

@@ -125,12 +125,21 @@ def entropy(c: Conditioning, algorithm: Algorithm, dtype: str) -> Array:
     quotient = k * c.mean_gap + 2 * u * c.mean_square_gap + c.mean_gap * e_log + c.n * tiny * 1024
     total = e_log + quotient
     if algorithm.formula == "logsumexp":
-        lse = np.abs(c.top + c.log_s)
-        # exp(lp_j) carries the absolute error of lp_j, u (gap or |lse|) + E(log s), into its weight and factor
-        lp_error = u * lse + e_log + u * (c.mean_gap + c.log_s)
-        total = total + k * (c.spread + lse) + 2 * lp_error * (1 + c.mean_gap + c.log_s + c.spread)
-    total = total + (u + v) * (np.abs(c.value) + total) + out_tiny
-    return (total * (1 + 2 * v) + c.slack) * _INFLATE
+        with np.errstate(over="ignore"):
+            total = total + _weighted_form(c, k, e_log, u)
+    with np.errstate(over="ignore"):
+        total = total + (u + v) * (np.abs(c.value) + total) + out_tiny
+        return (total * (1 + 2 * v) + c.slack) * _INFLATE
+
+
+def _weighted_form(c: Conditioning, k: Array, e_log: Array, u: float) -> Array:
+    """What ``-sum p log p`` and ``lse - sum p x`` lose besides: see `entropy`.
+
+    exp(lp_j) carries the absolute error of lp_j, u (gap + |lse|) + E(log s), into its weight and its factor.
+    """
+    lse = np.abs(c.top + c.log_s)
+    lp_error = u * lse + e_log + u * (c.mean_gap + c.log_s)
+    return k * (c.spread + lse) + 2 * lp_error * (1 + c.mean_gap + c.log_s + c.spread)
 
 
 def gradient(

@@ -13,6 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from numerics.formats import FORMATS
 from numerics.suite.contracts import Outcome, Raised, call
 from numerics.suite.implementation import Algorithm, Implementation
 from numerics.suite.measure import Measurement
@@ -74,7 +75,7 @@ class Property:
 
     id: "LP-03"; name: "within_bound". statement: the rule in one line of mathematics. cases: the strategy for a domain.
     special: cases that must be met, not left to luck. requires: capabilities or keywords without which the check is not
-    applicable. Rule numbers are never reused.
+    applicable. devices, dtypes: where the rule says anything. Rule numbers are never reused.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Property:
     special: Callable[[Domain], Iterable[Any]] = field(default=lambda domain: ())
     requires: frozenset[str] = frozenset()
     devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = tuple(FORMATS)
 
     @property
     def slug(self) -> str:
@@ -113,6 +115,7 @@ def rule(
     special: Callable[[Domain], Iterable[Any]] = lambda domain: (),
     requires: Iterable[str] = (),
     devices: tuple[str, ...] = ("cpu", "cuda"),
+    dtypes: tuple[str, ...] = tuple(FORMATS),
 ) -> Callable[[Callable[[Any, Context], Any]], Property]:
     """Decorator: make a function of ``(case, ctx)`` the property ``id`` and enter it in ``registry``."""
 
@@ -129,6 +132,7 @@ def rule(
             special=special,
             requires=frozenset(requires),
             devices=devices,
+            dtypes=dtypes,
         )
         return registry[id]
 

@@ -264,7 +264,7 @@ def bad_cuts(case: LogitsCase, ctx: Context) -> Measurement:
 
 @_rule(
     "LP-48",
-    statement="gradient of a processed log-prob is (onehot - softmax over kept) / T; exactly 0 at removed tokens",
+    statement="d lp / dz_v = 0 exactly at every removed token v",
     cases=cut_cases,
     requires=(*_CUTS, "autograd"),
 )
@@ -279,6 +279,6 @@ def cut_gradient(case: LogitsCase, ctx: Context) -> Measurement:
         if not math.isfinite(max(top.rows[i].values)):
             continue
         off = [[v for v in range(top.width) if v not in kept] for kept in accepted]
-        ok.append(any(not table[i, removed].any() for removed in off) and np.isfinite(table[i]).all())
+        ok.append(any(not table[i, removed].any() for removed in off))
         rows.append(i)
     return holds(ok, label="gradient 0 at removed tokens", rows=rows)

@@ -1,0 +1,157 @@
+"""The pytest front end: `parametrize_with_checks`, the ``--numerics-*`` options, and a summary of what was measured.
+
+Importing this module loads neither torch nor Hypothesis: a pytest run that uses none of it pays nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from numerics.suite.implementation import Implementation
+    from numerics.suite.runner import Check, Result
+
+__all__ = ["Runnable", "parametrize_with_checks", "runnable_checks"]
+
+_RESULTS = pytest.StashKey[list["Result"]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--numerics-report``, ``--numerics-max-examples``, ``--numerics-seed``."""
+    group = parser.getgroup("numerics")
+    group.addoption("--numerics-report", metavar="FILE", help="write every result as one JSON line to FILE")
+    group.addoption(
+        "--numerics-max-examples", type=int, metavar="N", help="examples per check (default: the Hypothesis profile's)"
+    )
+    group.addoption(
+        "--numerics-seed", type=int, metavar="S", help="one seed for all checks (default: --hypothesis-seed)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker, and empty the report file."""
+    config.addinivalue_line("markers", "numerics: a check of the numerics suite")
+    config.stash[_RESULTS] = []
+    path = config.getoption("--numerics-report")
+    if path and not hasattr(config, "workerinput"):
+        Path(path).write_text("")
+
+
+class Runnable:
+    """A check as a test calls it: ``check()``. Fails with the whole report, skips what is not applicable."""
+
+    def __init__(self, check: Check, config: pytest.Config | None = None) -> None:
+        self.check = check
+        self.config = config
+
+    def __repr__(self) -> str:
+        return self.check.id
+
+    def __call__(self) -> None:
+        """Run the check under this session's options."""
+        __tracebackhide__ = True
+        from numerics.suite.report import describe
+        from numerics.suite.runner import CheckFailure, Result, smoke
+
+        check = self.check
+        trouble = smoke(check.implementation, check.device)
+        if trouble:
+            if check is not first_check(check):
+                pytest.skip(f"not applicable: the smoke call of {check.implementation.name} failed")
+            result = Result(check=check, status="errored", reason=f"smoke call failed: {trouble}")
+        else:
+            result = check.run(max_examples=self._option("--numerics-max-examples"), seed=self._seed())
+        if self.config is not None:
+            self.config.stash[_RESULTS].append(result)
+            _write(self.config, result)
+        if result.status == "not applicable":
+            pytest.skip(f"not applicable: {check.implementation.name} {result.reason}")
+        if result.status == "expected failure":
+            pytest.xfail(result.reason)
+        if not result.ok:
+            raise CheckFailure(describe(result))
+
+    def _option(self, name: str) -> Any:
+        return self.config.getoption(name, None) if self.config is not None else None
+
+    def _seed(self) -> int | None:
+        own = self._option("--numerics-seed")
+        given = own if own is not None else self._option("--hypothesis-seed")
+        return int(given) if given not in (None, "random") else None
+
+
+#: the first check of each (implementation, device): the one that reports a failing smoke call
+_FIRST: dict[tuple[int, str], Any] = {}
+
+
+def first_check(check: Check) -> Check:
+    """The check that speaks for the smoke call of its implementation and device."""
+    found: Check = _FIRST.setdefault((id(check.implementation), check.device), check)
+    return found
+
+
+def runnable_checks(checks: Iterable[Check], config: pytest.Config | None = None) -> list[Any]:
+    """The checks as pytest parameters, with readable ids."""
+    return [pytest.param(Runnable(check, config), id=check.id, marks=pytest.mark.numerics) for check in checks]
+
+
+def parametrize_with_checks(
+    implementations: Sequence[Implementation],
+    *,
+    contract: str | None = None,
+    dtypes: Sequence[str] | None = None,
+    devices: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
+) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator for a test with one argument ``check``: one case per property, implementation, device and dtype.
+
+    ::
+
+        @numerics.parametrize_with_checks([numerics.Implementation(my_kernel, contract="token_logprobs")])
+        def test_my_kernel(check):
+            check()
+    """
+    from numerics.suite.runner import checks_for
+
+    if not implementations:
+        raise ValueError("implementations is empty; give at least one numerics.Implementation")
+    checks = checks_for(implementations, contract=contract, dtypes=dtypes, devices=devices, only=only)
+    return pytest.mark.parametrize("check", runnable_checks(checks))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a check the session's options."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    check = params.get("check")
+    if isinstance(check, Runnable) and check.config is None:
+        check.config = item.config
+
+
+def _write(config: pytest.Config, result: Result) -> None:
+    path = config.getoption("--numerics-report")
+    if not path:
+        return
+    from numerics.suite.report import as_record
+
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(as_record(result), allow_nan=False) + "\n")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Counts by status and rows per second by contract, the oracle counted in."""
+    results = config.stash.get(_RESULTS, [])
+    if not results:
+        return
+    from numerics.suite.report import summary, throughput
+
+    terminalreporter.section("numerics")
+    terminalreporter.write_line(summary(results))
+    for contract, examples, rows, seconds in throughput(results):
+        rate = f"{rows / seconds:,.0f} rows/s, {examples / seconds:,.0f} examples/s" if seconds else ""
+        terminalreporter.write_line(f"{contract:16} {examples:>8,} examples  {rows:>9,} rows  {seconds:7.1f} s  {rate}")
