@@ -48,6 +48,8 @@ KEYS: Mapping[str, str] = MappingProxyType(
 #: the trainer's side, the preferred key first: unscaled by the temperature, then what training uses
 _TRAINER = ("log_probs_for_metrics", "old_log_probs")
 
+_READ = ("rollout_log_probs", *_TRAINER, "response_mask", "attention_mask", "responses")
+
 _INSTALL = """cannot import verl ({error}); `debug_metrics` checks verl's own function, so verl must be installed:
   pip install torch==2.13.0 numpy packaging ray tensordict omegaconf transformers codetiming orjson
   pip install --no-deps verl==0.9.1"""
@@ -91,37 +93,34 @@ def calculate_debug_metrics(batch: Any) -> dict[str, float]:
 
 def _sides(batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The rollout's log-probs, the trainer's, and the mask (None: all valid) of a batch."""
-    tensors = _contents(batch)
-    rollout = tensors.get("rollout_log_probs")
-    trainer = next((tensors[name] for name in _TRAINER if name in tensors), None)
-    missing = []
-    if rollout is None:
-        missing.append("'rollout_log_probs'")
-    if trainer is None:
+    tensors, found = _read(batch)
+    missing = [] if "rollout_log_probs" in tensors else ["'rollout_log_probs'"]
+    trainer = [tensors[name] for name in _TRAINER if name in tensors]
+    if not trainer:
         missing.append(" or ".join(map(repr, _TRAINER)))
     by_attention = "response_mask" not in tensors and "attention_mask" in tensors
     if by_attention and "responses" not in tensors:
         missing.append("'responses' (its width says which columns of 'attention_mask' count; or give 'response_mask')")
-    if rollout is None or trainer is None or missing:
-        found = ", ".join(map(repr, tensors)) or "nothing"
-        raise KeyError(f"the batch lacks {', and '.join(missing)}; found: {found}")
+    if missing:
+        raise KeyError(f"the batch lacks {', and '.join(missing)}; found: {', '.join(map(repr, found)) or 'nothing'}")
     if not by_attention:
-        return rollout, trainer, tensors.get("response_mask")
+        return tensors["rollout_log_probs"], trainer[0], tensors.get("response_mask")
     mask, width = tensors["attention_mask"], tensors["responses"].size(1)
     # not [-width:], which selects every column where width is 0
-    return rollout, trainer, mask[..., max(mask.shape[-1] - width, 0) :]
+    return tensors["rollout_log_probs"], trainer[0], mask[..., max(mask.shape[-1] - width, 0) :]
 
 
-def _contents(batch: Any) -> dict[str, torch.Tensor]:
-    """The tensors of a mapping, a TensorDict, or a DataProto, by name, without those that are None."""
+def _read(batch: Any) -> tuple[dict[str, torch.Tensor], list[Any]]:
+    """The tensors that we read, by name, from a mapping, a TensorDict or a DataProto; and all names there are."""
     inner = batch if isinstance(batch, Mapping) else getattr(batch, "batch", batch)
-    if inner is None:  # a DataProto without tensors
-        return {}
+    if inner is None and batch is not None:  # a DataProto without tensors
+        return {}, []
     if not (hasattr(inner, "keys") and hasattr(inner, "__getitem__")):
         raise TypeError(
             f"batch is a {type(batch).__name__}; it must be a mapping of tensors, a TensorDict, or have one as .batch"
         )
-    return {name: value for name in inner.keys() if isinstance(name, str) and (value := inner[name]) is not None}  # noqa: SIM118 - a TensorDict iterates over its rows
+    found = list(inner.keys())
+    return {name: inner[name] for name in _READ if name in found and inner[name] is not None}, found
 
 
 @lru_cache(maxsize=1)

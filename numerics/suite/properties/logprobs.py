@@ -244,56 +244,28 @@ def removed_columns(case: LogitsCase, ctx: Context) -> Measurement | list[Measur
 
 @_rule(
     "LP-10",
-    statement="bits(lp(rows)_i) = bits(lp(row_i alone))",
+    statement="bits(lp(rows)_i) = bits(lp(row_i alone)) = bits(... in chunks, reversed, among rubbish)",
     cases=partial(cases, min_rows=2, max_rows=9),
     special=special.logits,
     requires={"batch_invariant"},
 )
 def rows_alone(case: LogitsCase, ctx: Context) -> list[Measurement]:
-    """A row's bits do not depend on how many rows stand beside it, nor on how they are chunked."""
-    together = ctx.call(case).values
-    fmt = output_format(case.dtype)
-    alone = np.concatenate([ctx.call(_single(case, i)).values for i in range(case.size)])
-    half = case.size // 2
-    chunks = [ctx.call(case.only(*part)).values for part in (range(half), range(half, case.size)) if len(part)]
+    """A row's bits do not depend on which rows stand beside it, on their number or order, on chunks or padding."""
+    if case.temperature in ("float", "zero_dim"):
+        case = case.map_rows(lambda row: dataclasses.replace(row, temperature=case.rows[0].temperature))
+    together, n, fmt = ctx.call(case).values, case.size, output_format(case.dtype)
+    alone = np.concatenate([ctx.call(case.only(i)).values for i in range(n)])
+    chunks = [ctx.call(case.only(*part)).values for part in (range(n // 2), range(n // 2, n)) if len(part)]
+    reversed_ = ctx.call(case.only(*reversed(range(n)))).values[::-1]
+    width, shared = len(case.rows[0].values), case.rows[0].temperature
+    rubbish = [Logits((v,) * width, 0, shared) for v in (math.nan, -math.inf, FORMATS[case.dtype].max, math.inf)]
+    padded = ctx.call(case.replace(rows=(*rubbish, *case.rows, *rubbish))).values[len(rubbish) : len(rubbish) + n]
     return [
         same(alone, together, label="log-prob of the row alone", format=fmt),
         same(np.concatenate(chunks), together, label="log-prob in two chunks", format=fmt),
+        same(reversed_, together, label="log-prob in reversed order", format=fmt),
+        same(padded, together, label="log-prob among rows of rubbish", format=fmt),
     ]
-
-
-def _single(case: LogitsCase, i: int) -> LogitsCase:
-    """Row i alone, at the temperature it had in the batch."""
-    if case.temperature in ("float", "zero_dim"):
-        case = case.map_rows(lambda row: dataclasses.replace(row, temperature=case.rows[0].temperature))
-    return case.only(i)
-
-
-@_rule(
-    "LP-11",
-    statement="bits(lp(rows permuted)) = bits(lp(rows) permuted)",
-    cases=partial(cases, min_rows=2, max_rows=9, temperature_forms=("absent",)),
-    requires={"batch_invariant"},
-)
-def rows_permuted(case: LogitsCase, ctx: Context) -> Measurement:
-    """A row's bits do not depend on where in the batch it stands."""
-    backwards = ctx.call(case.only(*reversed(range(case.size)))).values[::-1]
-    return same(backwards, ctx.call(case).values, label="log-prob", format=output_format(case.dtype))
-
-
-@_rule(
-    "LP-12",
-    statement="bits(lp(rows + padding rows)_i) = bits(lp(rows)_i), padding = NaN, -inf, max",
-    cases=partial(cases, temperature_forms=("absent",)),
-    requires={"batch_invariant"},
-)
-def padding_rows(case: LogitsCase, ctx: Context) -> Measurement:
-    """Rows of rubbish before and after change no other row."""
-    width = len(case.rows[0].values)
-    rubbish = [Logits((v,) * width, 0) for v in (math.nan, -math.inf, FORMATS[case.dtype].max, math.inf)]
-    padded = case.replace(rows=(*rubbish, *case.rows, *rubbish))
-    got = ctx.call(padded).values[len(rubbish) : len(rubbish) + case.size]
-    return same(got, ctx.call(case).values, label="log-prob", format=output_format(case.dtype))
 
 
 @_rule(
