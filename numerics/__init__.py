@@ -11,6 +11,37 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from numerics import formats, integrations, reference, strategies, suite, tools
+    from numerics.formats import ulp_distance
+    from numerics.functional import entropy, mismatch, token_logprobs, token_logprobs_pair
+    from numerics.pytest_plugin import parametrize_with_checks
+    from numerics.reference.mismatch import Mismatch, MismatchState
+    from numerics.suite.implementation import Algorithm, Implementation
+    from numerics.suite.runner import check
+
+__all__ = [
+    "Algorithm",
+    "Implementation",
+    "Mismatch",
+    "MismatchState",
+    "__version__",
+    "check",
+    "entropy",
+    "formats",
+    "integrations",
+    "mismatch",
+    "parametrize_with_checks",
+    "reference",
+    "strategies",
+    "suite",
+    "token_logprobs",
+    "token_logprobs_pair",
+    "tools",
+    "ulp_distance",
+]
+
+#: where each public name lives; a module is its own home
 _HOMES = {
     "Algorithm": "numerics.suite.implementation",
     "Implementation": "numerics.suite.implementation",
@@ -25,17 +56,6 @@ _HOMES = {
     "ulp_distance": "numerics.formats",
 }
 _MODULES = ("formats", "integrations", "reference", "strategies", "suite", "tools")
-
-__all__ = sorted(["__version__", *_HOMES, *_MODULES])
-
-if TYPE_CHECKING:
-    from numerics import formats, integrations, reference, strategies, suite, tools
-    from numerics.formats import ulp_distance
-    from numerics.functional import entropy, mismatch, token_logprobs, token_logprobs_pair
-    from numerics.pytest_plugin import parametrize_with_checks
-    from numerics.reference.mismatch import Mismatch, MismatchState
-    from numerics.suite.implementation import Algorithm, Implementation
-    from numerics.suite.runner import check
 
 
 def __getattr__(name: str) -> Any:

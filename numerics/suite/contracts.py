@@ -8,6 +8,7 @@ numbers, exactly as returned) after checking kind and shape. Whatever goes wrong
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +82,10 @@ def call(implementation: Implementation, case: Any, device: str) -> Outcome:
     fn = implementation.pair if getattr(case, "pair", False) and implementation.pair else implementation.fn
     positional = [tensors[name] for name in contract.arguments if name in tensors]
     named = {k: v for k, v in tensors.items() if k not in contract.arguments and k != "token_ids"}
-    with _flushing(getattr(case, "flush_to_zero", False)):
+    with _flushing(getattr(case, "flush_to_zero", False)), warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # what an implementation warns about is its own affair, whatever pytest's filters
         try:
             result = fn(*positional, **named, **case.keywords())
             if backward:

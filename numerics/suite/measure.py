@@ -42,7 +42,8 @@ class Measurement:
     rows:    which row of the case an element belongs to, -1 for the whole case.
     labels:  what an element is, one for all or one each.
     bits:    compare bit patterns (±0 differ, all NaNs alike) instead of a distance; allowed is then 0.
-    format:  the format of ``got``, for hex and ULPs.
+    format:  the format of ``got``, for hex and ULPs; "truth" for a statement that holds (1) or does not (0).
+    case:    the case that ``got`` came from, where a rule derives it from the one it was given.
     """
 
     got: Array
@@ -54,6 +55,7 @@ class Measurement:
     bits: bool = False
     format: str = "float32"
     refine: Callable[[int], Any] | None = None
+    case: Any = None
 
     def label(self, i: int) -> str:
         """What element ``i`` is."""
@@ -76,6 +78,7 @@ def within(
     label: str | tuple[str, ...],
     rows: Any = None,
     format: str = "float32",
+    case: Any = None,
 ) -> Measurement:
     """|got - exact| <= allowed; non-finite values must agree."""
     got = np.atleast_1d(np.asarray(got, dtype=np.float64))
@@ -88,11 +91,12 @@ def within(
         labels=label,
         format=format,
         refine=exact.refine,
+        case=case,
     )
 
 
 def same(
-    got: Any, want: Any, *, label: str | tuple[str, ...], rows: Any = None, format: str = "float32"
+    got: Any, want: Any, *, label: str | tuple[str, ...], rows: Any = None, format: str = "float32", case: Any = None
 ) -> Measurement:
     """``got`` has the bits of ``want``."""
     got = np.atleast_1d(np.asarray(got, dtype=np.float64))
@@ -107,12 +111,14 @@ def same(
         labels=label,
         bits=True,
         format=format,
+        case=case,
     )
 
 
-def holds(ok: Any, *, label: str | tuple[str, ...], rows: Any = None) -> Measurement:
+def holds(ok: Any, *, label: str | tuple[str, ...], rows: Any = None, case: Any = None) -> Measurement:
     """Every element of ``ok`` is true."""
-    return same(np.asarray(np.atleast_1d(ok), dtype=np.float64), 1.0, label=label, rows=rows, format="float64")
+    truth = np.asarray(np.atleast_1d(ok), dtype=np.float64)
+    return same(truth, 1.0, label=label, rows=rows, format="truth", case=case)
 
 
 def severities(m: Measurement) -> Array:

@@ -27,18 +27,19 @@ class NotProvided(Exception):  # noqa: N818 - no error: the check is not applica
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """What cases may use: the check's dtype, and the forms in which a temperature may be passed."""
+    """What cases may use: the check's dtype, all dtypes the implementation takes, and the forms of a temperature."""
 
     dtype: str
+    dtypes: tuple[str, ...] = tuple(FORMATS)
     temperature_forms: tuple[str, ...] = ("absent",)
 
     @classmethod
     def of(cls, implementation: Implementation, dtype: str) -> Domain:
         """The domain of an implementation that takes ``dtype``."""
         if "temperature" not in implementation.provides:
-            return cls(dtype=dtype)
+            return cls(dtype=dtype, dtypes=implementation.dtypes)
         extra = ("zero_dim", "per_token") if "per_token_temperature" in implementation.provides else ()
-        return cls(dtype=dtype, temperature_forms=("absent", "float", *extra))
+        return cls(dtype=dtype, dtypes=implementation.dtypes, temperature_forms=("absent", "float", *extra))
 
 
 @dataclass(frozen=True, kw_only=True)

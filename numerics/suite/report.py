@@ -60,7 +60,11 @@ def _finding_lines(name: str, f: Finding) -> list[str]:
     lines = [f"  {name:9} {_short(f.case)}"]
     if f.error:
         return [*lines, f"            raised {f.error}"]
+    if f.called is not None and repr(f.called) != repr(f.case):
+        lines.append(f"  derived   {_short(f.called)}")
     where = f"{f.label}, row {f.row}" if f.row >= 0 else f.label
+    if f.format == "truth":
+        return [*lines, f"            false   {where}"]
     lines.append(f"            got     {_number(f.got)}   {where}")
     lines.append(f"            exact   {_exact(f.exact)}")
     if f.bits:
@@ -118,7 +122,7 @@ def _spec(result: Result) -> str:
 
 def reproduction(result: Result, found: Finding) -> str:
     """Lines of Python that call the implementation on the finding's tensors; they need only torch (and it)."""
-    case, fn = found.case, result.check.implementation.fn
+    case, fn = found.called or found.case, result.check.implementation.fn
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
     lines = ["import torch; from math import inf, nan"]
     importable = module and name.isidentifier()
@@ -215,6 +219,7 @@ def _finding_record(f: Finding | None) -> dict[str, Any] | None:
         return None
     return {
         "case": repr(f.case),
+        "called": repr(f.called or f.case),
         "severity": _text(f.severity),
         "label": f.label,
         "row": f.row,

@@ -47,6 +47,7 @@ class CheckFailure(AssertionError):
 class Finding:
     """One element over its bound (or an error of the implementation), with the case that shows it.
 
+    called: the case the element came from, where the rule derived it from ``case``.
     alone: whether the element's row is still over its bound when it is the only one; None when there is but one row.
     """
 
@@ -60,6 +61,7 @@ class Finding:
     format: str = "float32"
     bits: bool = False
     error: str = ""
+    called: Any = None
     alone: bool | None = None
 
 
@@ -308,6 +310,7 @@ def worst_of(measured: Sequence[Measurement], case: Any) -> Finding | None:
                 allowed=float(m.allowed[i]),
                 format=m.format,
                 bits=m.bits,
+                called=m.case,
             )
     return best
 

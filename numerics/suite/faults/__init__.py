@@ -28,7 +28,7 @@ FORCED = MappingProxyType({room.FORCED.contract: room.FORCED for room in _ROOMS}
 
 def nearest(check: Check, shown: Finding) -> str:
     """The id of a planted fault that gives the same wrong number on the same case, or ""."""
-    if not math.isfinite(shown.got) or (shown.bits and shown.format == "float64"):
+    if not math.isfinite(shown.got) or shown.format == "truth":
         return ""  # a truth value or a NaN points to no fault in particular
     for fault in FAULTS.values():
         if check.property.id not in fault.breaks or fault.implementation.contract != check.property.contract:

@@ -33,7 +33,7 @@ _ORDER_FREE = ("logprobs_diff_max", "probs_diff_max")
 
 def cases(domain: Domain, **options: Any) -> st.SearchStrategy[PairCase]:
     """Finite pairs of every kind, ragged rows, all masks and layouts."""
-    return pair_cases(**{"dtype": domain.dtype, "kinds": FINITE_KINDS, **options})
+    return pair_cases(**{"dtype": domain.dtype, "trainer_dtypes": domain.dtypes, "kinds": FINITE_KINDS, **options})
 
 
 def _specials(domain: Domain) -> list[PairCase]:
