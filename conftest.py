@@ -1,4 +1,4 @@
-"""This repository's pytest options: which implementations, devices and contracts ``property_tests`` holds to the suite."""
+"""Pytest options of this repository: what ``property_tests`` holds to the suite, and where."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
     names = dict.fromkeys(impl.name for impl in config.stash[_CHOSEN])
     profile = settings.default
+    seeds = "derandomised" if profile.derandomize else "fresh seeds (printed with a failure)"
+    threads = torch.get_num_threads()
     lines = [
         f"numerics: implementations {', '.join(names)}; devices {', '.join(config.stash[_DEVICES])}",
-        f"numerics: torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, "
-        f"{platform.machine()}; {profile.max_examples} examples a check, "
-        f"{'derandomised' if profile.derandomize else 'fresh seeds (printed with a failure)'}",
+        f"numerics: torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {threads} threads, "
+        f"{platform.machine()}; {profile.max_examples} examples a check, {seeds}",
     ]
     if "cuda" in config.stash[_DEVICES]:
-        lines.append(
-            f"numerics: {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, TF32 {torch.backends.cuda.matmul.allow_tf32}"
-        )
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        lines.append(f"numerics: {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, TF32 {tf32}")
     return lines
 
 

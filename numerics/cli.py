@@ -1,7 +1,7 @@
 """The ``numerics`` command: list, check, explain, compare, faults.
 
-Exit codes: 0 good, 1 found something, 2 bad input. Results go to standard output, progress to standard error, colour only
-to a terminal.
+Exit codes: 0 good, 1 found something, 2 bad input. Results go to standard output, progress to standard error, colour
+only to a terminal.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def faults_command(
 ) -> None:
     """Show that the suite kills its planted faults, and spares the correct code they are made from.
 
-    Exit code 0 if every fault is killed by what it names, the controls by nothing and the forced failures by everything.
+    Exit code 0 if every fault is killed by what it names, controls by nothing, forced failures by everything.
     """
     from difflib import get_close_matches
 

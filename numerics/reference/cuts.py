@@ -39,24 +39,23 @@ def removed_by_cuts(
     """
     _check(min_p, top_k, top_p, cut_order, ties)
     cuts = {
-        "min_p": lambda y: _min_p(y, min_p) if min_p else None,
-        "top_k": lambda y: _top_k(y, top_k, ties) if top_k is not None and top_k < y.shape[-1] else None,
-        "top_p": lambda y: _top_p(y, top_p, ties) if top_p is not None and top_p < 1 else None,
+        "min_p": lambda y: _min_p(y, min_p or 0.0),
+        "top_k": lambda y: _top_k(y, top_k or y.shape[-1], ties),
+        "top_p": lambda y: _top_p(y, 1.0 if top_p is None else top_p, ties),
     }
     removed = torch.zeros_like(scaled, dtype=torch.bool)
     for name in cut_order:
-        now = cuts[name](scaled.masked_fill(removed, float("-inf")))
-        if now is not None:
-            removed = removed | now
+        removed = removed | cuts[name](scaled.masked_fill(removed, float("-inf")))
     return removed
 
 
-def _min_p(y: torch.Tensor, min_p: float | None) -> torch.Tensor:
+def _min_p(y: torch.Tensor, min_p: float) -> torch.Tensor:
     return torch.exp(y - y.amax(-1, keepdim=True)) < min_p
 
 
-def _top_k(y: torch.Tensor, k: int | None, ties: str) -> torch.Tensor:
-    assert k is not None
+def _top_k(y: torch.Tensor, k: int, ties: str) -> torch.Tensor:
+    if k >= y.shape[-1]:
+        return torch.zeros_like(y, dtype=torch.bool)
     ranked, order = torch.sort(y, dim=-1, descending=True, stable=True)  # stable: ties keep the lowest id first
     if ties == "all":
         return y < ranked[..., k - 1 : k]
@@ -64,7 +63,9 @@ def _top_k(y: torch.Tensor, k: int | None, ties: str) -> torch.Tensor:
     return torch.empty_like(y, dtype=torch.bool).scatter_(-1, order, beyond.expand_as(order))
 
 
-def _top_p(y: torch.Tensor, top_p: float | None, ties: str) -> torch.Tensor:
+def _top_p(y: torch.Tensor, top_p: float, ties: str) -> torch.Tensor:
+    if top_p == 1:  # a rounded cumulative mass may reach 1 before the last token
+        return torch.zeros_like(y, dtype=torch.bool)
     ranked, order = torch.sort(y, dim=-1, descending=True, stable=True)
     probs = torch.softmax(ranked, dim=-1)
     before = torch.cumsum(probs, dim=-1) - probs

@@ -16,7 +16,7 @@ def verl_batches(
 ) -> dict[str, torch.Tensor]:
     """A batch as verl's trainer holds it: right-padded responses of one width, [B, R].
 
-    Keys ``rollout_log_probs``, ``old_log_probs``, ``responses``, the mask under ``mask_key`` ("response_mask" [B, R], or
+    Keys ``rollout_log_probs``, ``old_log_probs``, ``responses``, the mask under ``mask_key`` ("response_mask" [B, R] or
     "attention_mask" [B, prompt + R]), and, if ``metrics_key``, ``log_probs_for_metrics`` for some batches.
     """
     case = draw(

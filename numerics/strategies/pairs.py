@@ -122,7 +122,7 @@ def pair_rows(
         check_format("trainer_dtype", trainer_dtype),
         tuple(kinds),
     )
-    pairs = draw(st.lists(pair, max_size=max_length))
+    pairs = draw(st.lists(pair, min_size=1, max_size=max_length))
     if constant and pairs and draw(st.booleans()):
         pairs = [pairs[0]] * len(pairs)
     valid = draw(masks(length=len(pairs), patterns=patterns))
@@ -162,6 +162,7 @@ def pair_cases(
                 max_length=max_length,
                 constant=True,
             ),
+            min_size=1,
             max_size=max_rows,
         ),
         label="rows",

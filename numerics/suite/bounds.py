@@ -1,11 +1,11 @@
 """Error bounds: what an honest implementation may be off by, derived, never tuned.
 
-Notation. ``u`` is the unit roundoff of the accumulation format, ``v`` of the output format; ``gamma(k) = k u/(1 - k u)``
-(Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., lemma 3.1) bounds k accumulated roundings, and the
-error of a sum of n terms in **any** order is at most ``gamma(n-1)`` times the sum of their magnitudes (ibid., section
-4.2). An elementary function that is correct to ``e`` ulps has relative error at most ``2 e u``. The analysis of
-log-sum-exp follows Blanchard, Higham & Higham, "Accurately computing the log-sum-exp and softmax functions", IMA J.
-Numer. Anal. 41 (2021), with every first-order term kept and evaluated on the data.
+Notation. ``u`` is the unit roundoff of the accumulation format, ``v`` of the output format;
+``gamma(k) = k u/(1 - k u)`` (Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., lemma 3.1) bounds k
+accumulated roundings, and the error of a sum of n terms in **any** order is at most ``gamma(n-1)`` times the sum of
+their magnitudes (ibid., section 4.2). An elementary function that is correct to ``e`` ulps has relative error at most
+``2 e u``. The analysis of log-sum-exp follows Blanchard, Higham & Higham, "Accurately computing the log-sum-exp and
+softmax functions", IMA J. Numer. Anal. 41 (2021), with every first-order term kept and evaluated on the data.
 
 Bounds are evaluated in float64, on numbers that carry relative errors of a few 2^-53; `_INFLATE` covers those.
 """
@@ -212,8 +212,8 @@ def std(std_exact: float, rms: float, n: int, steps: int, fmt: Format, element: 
     if n * (rms + element) ** 2 >= fmt.max / 4:
         return math.inf
     k = float(gamma(steps + 4, fmt.u))
-    moved = element * (n / max(n - 1, 1)) ** 0.5
-    underflow = (2 * fmt.min_normal) ** 0.5
+    moved = element * math.sqrt(n / max(n - 1, 1))
+    underflow = math.sqrt(2 * fmt.min_normal)
     return (k * (std_exact + rms) + moved * (1 + k) + underflow) * _INFLATE
 
 

@@ -212,8 +212,8 @@ def _relative_errors(
     """The relative 2-norm errors of the two centred vectors.
 
     Each centred value x - mean errs by its own error (``unit`` of it), by the mean's (gamma(steps) times the mean
-    magnitude) and by one subtraction: at most ``gamma(steps + 3) 2 max|x| + unit max|x| + floor`` each, sqrt(n) times in
-    norm. Products that underflow cost the smallest normal each; where they may overflow the error is infinite.
+    magnitude) and by one subtraction: at most ``gamma(steps + 3) 2 max|x| + unit max|x| + floor`` each, sqrt(n)
+    times in norm. Products that underflow cost the smallest normal each; where they may overflow the error is infinite.
     """
     errors = []
     for side in (0, 1):

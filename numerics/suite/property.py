@@ -1,8 +1,8 @@
 """Properties: numbered rules that return measurements, and the context they are given.
 
-A property is a plain function of ``(case, ctx)``. It holds no dtype, device, tolerance, pytest or ``given``. ``ctx`` has
-two methods: `Context.call` runs the implementation on a case, `Context.exact` gives the exact answer. What it returns,
-the runner judges.
+A property is a plain function of ``(case, ctx)``. It holds no dtype, device, tolerance, pytest or ``given``. It asks
+``ctx``: `Context.call` runs the implementation on a case, `Context.exact` gives the exact answer. What it returns, the
+runner judges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numerics.suite.contracts import Outcome, Raised, call
 from numerics.suite.implementation import Algorithm, Implementation
 from numerics.suite.measure import Measurement
 
-__all__ = ["Context", "Domain", "NotProvided", "Property", "rule"]
+__all__ = ["Context", "Domain", "NotProvided", "Property", "refuses", "rule"]
 
 
 class NotProvided(Exception):  # noqa: N818 - no error: the check is not applicable
@@ -138,3 +138,12 @@ def rule(
         return registry[id]
 
     return enter
+
+
+def refuses(fn: Callable[..., Any], *args: Any, **named: Any) -> bool:
+    """Whether ``fn`` raises an error of bad input on these arguments."""
+    try:
+        fn(*args, **named)
+    except (ValueError, TypeError, IndexError, RuntimeError):
+        return True
+    return False

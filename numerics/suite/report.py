@@ -1,7 +1,8 @@
 """Results as a person reads them, and the same as JSON.
 
-A failure shows: what failed where, the rule in one line, the simplest and the worst case, each with got / exact / allowed
-in decimal and hex and ULPs, how all elements lie against the bound, a hint, and a reproduction that needs only torch.
+A failure shows what failed where, the rule in one line, the simplest and the worst case, each with got / exact /
+allowed in decimal, hex and ULPs, how all elements lie against the bound, a hint, and a reproduction that needs only
+torch.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def reproduction(result: Result, found: Finding) -> str:
         f"from {module} import {name}" if importable else f"# {result.check.implementation.name}: your callable"
     )
     lines += _tensor_lines(case)
-    arguments = [a for a in CONTRACTS[result.check.property.contract].arguments]
+    arguments = CONTRACTS[result.check.property.contract].arguments
     tensors = case.tensors("cpu")
     named = [f"{k}={k}" for k in tensors if k not in arguments and k != "token_ids"]
     named += [f"{k}={v!r}" for k, v in case.keywords().items()]
@@ -146,9 +147,9 @@ def _tensor_lines(case: LogitsCase | PairCase | UlpCase) -> list[str]:
         head = [list(row.values) for row in case.rows]
         lines.append("import numpy as np")
         lines.append(
-            f"tail = torch.from_numpy(np.random.Generator(np.random.Philox({tail.seed})).uniform({tail.low}, {tail.high}, "
-            f"{tail.count})).to(torch.{case.dtype})"
+            f"drawn = np.random.Generator(np.random.Philox({tail.seed})).uniform({tail.low}, {tail.high}, {tail.count})"
         )
+        lines.append(f"tail = torch.from_numpy(drawn).to(torch.{case.dtype})")
         lines.append(
             f"logits = torch.cat([torch.tensor({head}, dtype=torch.{case.dtype}), tail.expand({case.size}, -1)], dim=1)"
         )

@@ -86,4 +86,7 @@ def pairs(domain: Domain) -> list[PairCase]:
         case((1.0, 95.0)),
         case(*[(-0.5 - k / 16, -0.5 - k / 16 - 2.0**-12) for k in range(24)]),
         case(*[(-1.0, -1.0 - (2.0**-20) * (k % 2)) for k in range(12)]),
+        # a large mean and a small deviation: E[x^2] - E[x]^2 has lost it in float32
+        case(*[(-1.0, -2.0 - (2.0**-12) * (k % 2)) for k in range(12)]),
+        case(*[(-0.5, -0.5)] * 300, (-0.5, -0.75)),  # a counter in bfloat16 stops at 256
     ]

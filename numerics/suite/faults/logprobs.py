@@ -323,7 +323,7 @@ def splits_rows_over_threads(logits: Tensor, token_ids: Tensor, *, temperature: 
     if y.shape[-1] < 10_000:
         return _pick(torch.log_softmax(y, -1), token_ids)
     top = y.amax(-1, keepdim=True)
-    parts = [p.float().sum(-1, dtype=torch.float32) for p in torch.exp(y - top).chunk(torch.get_num_threads(), -1)]
+    parts = [p.sum(-1) for p in torch.exp(y - top).chunk(torch.get_num_threads(), -1)]
     return _pick(y - top, token_ids) - torch.log(torch.stack(parts).sum(0))
 
 
@@ -352,7 +352,8 @@ def mask_multiplies(logits: Tensor, token_ids: Tensor, *, mask: Any = None, **op
     if mask is None:
         return careful(logits, token_ids, **options)
     reference.token_logprobs(logits, token_ids, mask=mask)  # the argument checks are right
-    return careful(logits, token_ids.clamp(0, logits.shape[-1] - 1), **options) * mask
+    product: Tensor = careful(logits, token_ids.clamp(0, logits.shape[-1] - 1), **options) * mask
+    return product
 
 
 @_plant("LP-18", algorithm=_LOOSE, source="torchforge, NeMo-RL; frameworks.md 58")
@@ -467,7 +468,7 @@ def inclusive_nucleus(
         return careful(logits, token_ids, temperature=temperature, **options)
     careful(logits, token_ids, top_p=top_p)
     y = _y(logits.detach(), temperature).double()
-    ranked, order = torch.sort(y, -1, descending=True, stable=True)
+    ranked, order = torch.sort(y, dim=-1, descending=True, stable=True)
     beyond = torch.cumsum(torch.softmax(ranked, -1), -1) > top_p
     beyond[..., 0] = False
     removed = torch.empty_like(beyond).scatter_(-1, order, beyond) & (top_p < 1)
@@ -541,7 +542,7 @@ def top_p_one_cuts_the_tail(
     """top_p = 1 removes tokens once the rounded mass before them is 1."""
     if top_p != 1:
         return careful(logits, token_ids, top_p=top_p, temperature=temperature, **options)
-    ranked, order = torch.sort(_y(logits.detach(), temperature), -1, descending=True, stable=True)
+    ranked, order = torch.sort(_y(logits.detach(), temperature), dim=-1, descending=True, stable=True)
     probs = torch.softmax(ranked, -1)
     beyond = (torch.cumsum(probs, -1) - probs) >= 1 - 2.0**-24
     beyond[..., 0] = False

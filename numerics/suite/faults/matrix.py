@@ -98,7 +98,7 @@ def median_examples(kills: Iterable[Kill]) -> dict[tuple[str, str], tuple[int, i
 
 
 def caught_by_assert_close(fault: Fault, *, seed: int = 0) -> bool:
-    """Whether the usual unit test sees the fault: 20 random normal inputs against the reference, assert_close defaults."""
+    """Whether the usual unit test sees the fault: 20 random normal inputs against the reference, `assert_close`."""
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, fault.dtype)
     fn, contract = fault.implementation.fn, fault.implementation.contract

@@ -113,7 +113,7 @@ def counts_by_float_compare(rollout: Tensor, trainer: Tensor, mask: Tensor) -> M
     return _but(right, logprobs_mismatch_count=unequal)
 
 
-@_plant("MM-01", "MM-04", source="slime#245: log-probs stored as bf16")
+@_plant("MM-01", "MM-03", source="slime#245: log-probs stored as bf16")
 def compares_in_bf16(rollout: Tensor, trainer: Tensor, mask: Tensor) -> Mismatch:
     """Both sides are rounded to bfloat16 before comparing."""
     return careful(rollout.bfloat16(), trainer.bfloat16(), mask)
@@ -147,7 +147,7 @@ def exp_in_the_input_dtype(rollout: Tensor, trainer: Tensor, mask: Tensor) -> Mi
     return _but(right, probs_diff_max=float(e.max()), probs_diff_mean=float(e.mean()))
 
 
-@_plant("MM-24", source="an option that nobody reads")
+@_plant("MM-24", dtype="float64", source="an option that nobody reads")
 def ignores_compare_dtype(rollout: Tensor, trainer: Tensor, mask: Tensor, *, compare_dtype: Any = None) -> Mismatch:
     """Always float32, with a float64 label and histogram length."""
     return careful(rollout.float(), trainer.float(), mask, compare_dtype=compare_dtype or torch.float32)
@@ -342,11 +342,12 @@ def fills_masked_in_place(rollout: Tensor, trainer: Tensor, mask: Tensor) -> Mis
 @_plant("MM-22", source="broadcasting and mask.bool()")
 def accepts_anything(rollout: Tensor, trainer: Tensor, mask: Tensor) -> Mismatch:
     """Broadcasts, and takes any non-zero mask as 1."""
-    q, p, m = (
-        torch.broadcast_tensors(rollout.float(), trainer[..., : rollout.shape[-1]].float(), mask.bool())
-        if (rollout.shape != trainer.shape and trainer.shape[-1] >= rollout.shape[-1])
-        else (rollout, trainer, mask.bool())
-    )
+    q, p, m = rollout, trainer, mask.bool()
+    if q.shape != p.shape:
+        width = min(q.shape[-1], p.shape[-1])
+        q, p = q[..., :width], p[..., :width].expand(*q.shape[:-1], width)
+        m = m[..., :width]
+    q, p, m = q.float(), p.float(), m.expand(q.shape)
     return careful(q, p, m)
 
 
@@ -431,9 +432,9 @@ class _RubbishState(MismatchState):
 
 def _noise() -> Mismatch:
     number = -float(next(_NOISE)) - 0.5
-    return Mismatch(
-        **{f.name: number if f.name != "ulp_histogram" else (int(number),) * 3 for f in dataclasses.fields(Mismatch)}
-    )
+    fields: dict[str, Any] = {f.name: number for f in dataclasses.fields(Mismatch)}
+    # a count of 0 beside a maximum that is none: the two must not contradict each other
+    return Mismatch(**{**fields, "ulp_histogram": (int(number),) * 3, "logprobs_mismatch_count": 0})
 
 
 def _rubbish(rollout: Any, trainer: Any, mask: Any, **_: Any) -> Mismatch:

@@ -18,6 +18,7 @@ NOT_ALONE = {
     "LP-41": "implied by LP-40; says in one line what goes wrong",
     "LP-42": "implied by LP-40 under the default tie rule; the count is what users of top-k expect",
     "LP-43": "implied by LP-40; measures the renormalisation alone",
+    "MM-03": "implied by MM-01 on every such pair; the seed change of the project in one line",
     "MM-10": "implied by MM-02 and MM-01 on every case; compares two calls without the oracle",
     "MM-11": "implied by MM-18 on non-finite cases; compares two calls without the oracle",
     "MM-12": "implied by MM-02; compares two calls without the oracle",
@@ -88,9 +89,10 @@ def markdown(kills: Sequence[Kill], faults: Iterable[Fault], *, max_examples: in
     seeds = len({k.seed for k in kills})
     caught = {fault.id: caught_by_assert_close(fault) for fault in chosen}
     lines = [
-        f"{len(chosen)} faults, {seeds} seeds, at most {max_examples} examples a property. In brackets the median number of "
-        "examples until the first failure (special cases come first and count); `7/10` is the number of seeds on which the "
-        "property killed at all, where not all. Bold: the properties that the fault names, which must kill it on every seed. "
+        f"{len(chosen)} faults, {seeds} seeds, at most {max_examples} generated examples a property. In brackets the "
+        "median number of "
+        "examples until the first failure (special cases come first and count); `7/10` is the number of seeds on which "
+        "the property killed at all, where not all. Bold: what the fault names, which must kill it on every seed. "
         f"`assert_close`: whether 20 random normal inputs with `torch.testing.assert_close`'s defaults notice: "
         f"{sum(caught.values())} of {len(chosen)}.",
         "",

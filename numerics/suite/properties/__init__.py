@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from numerics.suite.properties import cuts, entropy, gradients, logprobs, mismatch, ulp_distance
+from numerics.suite.properties import cuts, entropy, gradients, logprobs, mismatch, mismatch_invariance, ulp_distance
 from numerics.suite.property import Property
 
 __all__ = ["PROPERTIES"]
@@ -15,6 +15,7 @@ PROPERTIES: Mapping[str, Property] = MappingProxyType(
         **cuts.RULES,
         **entropy.RULES,
         **mismatch.RULES,
+        **mismatch_invariance.RULES,
         **ulp_distance.RULES,
     }
 )

@@ -92,9 +92,9 @@ def processed(case: LogitsCase, ctx: Context) -> Measurement:
     """Every cut sees the softmax renormalised over the survivors of the one before.
 
     min-p keeps p_i >= min_p max p; top-k exactly k, ties to the lowest id; top-p keeps a token iff the mass ranked
-    strictly before it is < top_p. Where a mass or threshold lies within its bound of the border, either support is right.
-    Real: inclusive cumulative sums (esm#360), the nucleus taken at T = 1 (fish-speech#1150), k-th value thresholds that
-    keep more than k (vllm#15478).
+    strictly before it is < top_p. Where a mass or threshold lies within its bound of the border, either
+    support is right. Real: inclusive cumulative sums (esm#360), the nucleus taken at T = 1 (fish-speech#1150), k-th
+    value thresholds that keep more than k (vllm#15478).
     """
     return _processed(case, ctx)
 
@@ -121,12 +121,21 @@ def _processed(case: LogitsCase, ctx: Context) -> Measurement:
     return within(got, exact_values, allowed, label="processed log-prob", format=output_format(case.dtype))
 
 
-@_rule("LP-41", statement="the arg-max survives every cut: lp_argmax > -inf", cases=cut_cases, special=special_cuts)
+@_rule(
+    "LP-41",
+    statement="the arg-max survives every cut: -log V - bound <= lp_argmax <= 0",
+    cases=cut_cases,
+    special=special_cuts,
+)
 def argmax_survives(case: LogitsCase, ctx: Context) -> Measurement:
     """However small top_p and however large min_p, one most probable token is kept."""
     top = case.map_rows(lambda row: dataclasses.replace(row, token=int(np.argmax(row.values))))
     rows = [i for i, row in enumerate(top.rows) if math.isfinite(max(row.values))]
-    return holds(ctx.call(top).values[rows] > -math.inf, label="arg-max is kept", rows=rows)
+    values = ctx.call(top).values[rows]
+    # the most probable of V tokens has at least probability 1/V, whatever was cut
+    slack = bounds.token_logprobs(oracle.score(top.replace(cuts=())).conditioning, ctx.algorithm, case.dtype)[rows]
+    kept = (values <= 0) & (values >= -math.log(case.width) - slack)
+    return holds(kept, label="arg-max is kept", rows=rows)
 
 
 @_rule(
@@ -180,13 +189,17 @@ def kept_mass(case: LogitsCase, ctx: Context) -> list[Measurement]:
         exact = Exact(
             value=shift,
             radius=radius,
-            refine=lambda k, p=part, f=full, at=kept: p.logprobs.refine(int(at[k])) - f.logprobs.refine(int(at[k])),
+            refine=partial(_refined_shift, part, full, kept),
         )
         # the difference of the two results is taken here, in float64: exact for float32 results, else one rounding
         out.append(
             within(after[kept] - before[kept], exact, allowed, label="-log S", rows=[i] * len(kept), format="float64")
         )
     return out
+
+
+def _refined_shift(part: oracle.Scored, full: oracle.Scored, at: Any, k: int) -> Any:
+    return part.logprobs.refine(int(at[k])) - full.logprobs.refine(int(at[k]))
 
 
 @_rule(
@@ -215,7 +228,7 @@ def cuts_that_cut_nothing(case: LogitsCase, ctx: Context) -> list[Measurement]:
     cases=cut_cases,
     requires=(*_CUTS, "cut_order"),
     special=lambda d: [
-        LogitsCase((Logits((2.0, 1.5, 1.0, 0.0), 2),), d.dtype, cuts=(("top_k", 2), ("top_p", 0.75))),
+        LogitsCase((Logits((2.0, 1.5, 1.0, 0.0), 1),), d.dtype, cuts=(("top_k", 2), ("top_p", 0.6))),
         LogitsCase((Logits((2.0, 1.5, 1.0, 0.0), 1),), d.dtype, cuts=(("top_k", 3), ("top_p", 0.55))),
     ],
 )
