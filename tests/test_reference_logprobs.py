@@ -78,7 +78,7 @@ def assert_rounded(got: torch.Tensor, want: Sequence[Any], slack: float) -> None
             assert value == goal
             continue
         fmt = format_of(got)
-        allowed = fmt.ulp(fmt.round(goal)) / 2 + slack + 2.0**-51 * abs(goal)
+        allowed = MP.mpf(fmt.ulp(fmt.round(goal))) / 2 + slack + 2.0**-51 * abs(goal)
         assert abs(MP.mpf(value) - goal) <= allowed, (value, MP.nstr(goal, 20))
 
 

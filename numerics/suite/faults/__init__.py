@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from numerics.suite.faults import entropy, logprobs, mismatch, ulp_distance
+from numerics.suite.faults import entropy, logprobs, mismatch, processed, ulp_distance
 from numerics.suite.faults.fault import Fault
 from numerics.suite.runner import Check, Finding
 
@@ -19,7 +19,7 @@ __all__ = ["CONTROLS", "FAULTS", "FORCED", "Fault", "nearest"]
 _ROOMS = (logprobs, entropy, mismatch, ulp_distance)
 
 #: every fault by id
-FAULTS: Mapping[str, Fault] = MappingProxyType({f.id: f for room in _ROOMS for f in room.FAULTS.values()})
+FAULTS: Mapping[str, Fault] = MappingProxyType({f.id: f for room in (*_ROOMS, processed) for f in room.FAULTS.values()})
 #: the correct code, by contract: killed by nothing
 CONTROLS = MappingProxyType({room.CONTROL.contract: room.CONTROL for room in _ROOMS})
 #: rubbish, by contract: killed by everything

@@ -12,7 +12,8 @@ import torch
 from numerics import reference
 from numerics.suite.builtin import BUILTIN
 from numerics.suite.faults.fault import Fault, enter
-from numerics.suite.faults.logprobs import _rubbish, _up, _y
+from numerics.suite.faults.logprobs import rubbish
+from numerics.suite.faults.tensors import scaled, up
 from numerics.suite.implementation import Algorithm, Implementation
 
 __all__ = ["CONTROL", "FAULTS", "FORCED"]
@@ -30,14 +31,14 @@ careful = reference.entropy
 @_plant("EN-02", algorithm=_LOOSE, source="https://github.com/huggingface/trl/issues/7221")
 def entropy_zero_times_inf(logits: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """-sum exp(lp) lp: NaN as soon as a logit is -inf."""
-    logprobs = torch.log_softmax(_y(logits, temperature), -1)
+    logprobs = torch.log_softmax(scaled(logits, temperature), -1)
     return -(logprobs.exp() * logprobs).sum(-1)
 
 
 @_plant("EN-01", algorithm=Algorithm(formula="shifted"), source="verl, slime: lse - sum p x; frameworks.md 56")
 def entropy_unshifted(logits: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """lse - sum p x, declared as shifted: two large numbers cancel."""
-    y = _y(logits, temperature)
+    y = scaled(logits, temperature)
     probs = torch.softmax(y, -1)
     return torch.logsumexp(y, -1) - torch.where(probs > 0, probs * y, torch.zeros_like(y)).sum(-1)
 
@@ -45,7 +46,7 @@ def entropy_unshifted(logits: Tensor, *, temperature: Any = 1.0) -> Tensor:
 @_plant("EN-01", algorithm=_LOOSE, source="the usual guard against log(0)")
 def entropy_with_epsilon(logits: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """-sum p log(p + 1e-5)."""
-    probs = torch.softmax(_y(logits, temperature), -1)
+    probs = torch.softmax(scaled(logits, temperature), -1)
     return -(probs * torch.log(probs + 1e-5)).sum(-1)
 
 
@@ -85,7 +86,7 @@ def entropy_depends_on_batch(logits: Tensor, **options: Any) -> Tensor:
     """One ulp off from the third row on."""
     value = careful(logits, **options)
     late = torch.arange(value.numel()).reshape(value.shape) >= 2
-    return torch.where(late & torch.isfinite(value), _up(value), value)
+    return torch.where(late & torch.isfinite(value), up(value), value)
 
 
 @_plant("EN-07", algorithm=_LOOSE, source="NeMo-RL, TRL div_; the entropy after it sees z/T")
@@ -110,9 +111,9 @@ _CALLS = itertools.count()
 def entropy_another_order_each_time(logits: Tensor, **options: Any) -> Tensor:
     """Every other call is one ulp off."""
     value = careful(logits, **options)
-    return torch.where(torch.isfinite(value), _up(value), value) if next(_CALLS) % 2 else value
+    return torch.where(torch.isfinite(value), up(value), value) if next(_CALLS) % 2 else value
 
 
 FORCED = Implementation(
-    _rubbish, contract="entropy", name="forced_failure", capabilities=CONTROL.capabilities, algorithm=CONTROL.algorithm
+    rubbish, contract="entropy", name="forced_failure", capabilities=CONTROL.capabilities, algorithm=CONTROL.algorithm
 )

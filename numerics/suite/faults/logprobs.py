@@ -1,4 +1,4 @@
-"""Faults of ``token_logprobs``: formula, temperature, batch, mask, labels, cuts, gradient."""
+"""Faults of ``token_logprobs``: formula, temperature, batch, mask, labels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from numerics import reference
-from numerics.reference.cuts import removed_by_cuts
 from numerics.suite.builtin import BUILTIN
 from numerics.suite.faults.fault import Fault, enter
+from numerics.suite.faults.tensors import pick, scaled, softly, up
 from numerics.suite.implementation import Algorithm, Implementation
 
-__all__ = ["CONTROL", "FAULTS", "FORCED"]
+__all__ = ["CONTROL", "FAULTS", "FORCED", "rubbish"]
 
 Tensor = torch.Tensor
 
@@ -28,54 +28,33 @@ _plant = partial(enter, FAULTS, CONTROL)
 careful = reference.token_logprobs
 
 
-def _y(logits: Tensor, temperature: Any = 1.0) -> Tensor:
-    """Float32 (float64) logits over the temperature, without checks."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    t = torch.as_tensor(temperature, dtype=torch.float64, device=wide.device).to(wide.dtype)
-    return wide / (t[..., None] if t.ndim else t)
-
-
-def _pick(table: Tensor, token_ids: Tensor) -> Tensor:
-    return table.gather(-1, token_ids[..., None].long())[..., 0]
-
-
-def _softly(right: Tensor, wrong: Tensor, where: Tensor) -> Tensor:
-    """``right``, and ``wrong`` where asked for."""
-    return torch.where(where, wrong.to(right.dtype), right)
-
-
-def _up(x: Tensor) -> Tensor:
-    """One ulp nearer to zero."""
-    return torch.nextafter(x, torch.zeros_like(x))
-
-
 # --- formula ------------------------------------------------------------------------------------------------
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="SGLang's standard sampling path; frameworks.md 59")
 def log_of_softmax(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """log(softmax(x)): the probability underflows to 0 at a gap of 104."""
-    return _pick(torch.log(torch.softmax(_y(logits, temperature), -1)), token_ids)
+    return pick(torch.log(torch.softmax(scaled(logits, temperature), -1)), token_ids)
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="textbook; overflows at 89")
 def no_max_shift(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """log sum exp(x) without subtracting the maximum."""
-    y = _y(logits, temperature)
-    return _pick(y, token_ids) - torch.log(torch.exp(y).sum(-1))
+    y = scaled(logits, temperature)
+    return pick(y, token_ids) - torch.log(torch.exp(y).sum(-1))
 
 
 @_plant("LP-01", algorithm=Algorithm(formula="shifted"), source="frameworks.md 55, mlx#4188")
 def logsumexp_called_shifted(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """x - logsumexp(x), declared as the shifted formula: a common offset costs its digits."""
-    y = _y(logits, temperature)
-    return _pick(y, token_ids) - torch.logsumexp(y, -1)
+    y = scaled(logits, temperature)
+    return pick(y, token_ids) - torch.logsumexp(y, -1)
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="the usual guard against log(0)")
 def log_with_epsilon(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """log(p + 1e-8): improbable tokens saturate at -18.4."""
-    return _pick(torch.log(torch.softmax(_y(logits, temperature), -1) + 1e-8), token_ids)
+    return pick(torch.log(torch.softmax(scaled(logits, temperature), -1) + 1e-8), token_ids)
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="verl, TRL safety clamps")
@@ -93,12 +72,12 @@ def bias_of_a_millionth(logits: Tensor, token_ids: Tensor, **options: Any) -> Te
 @_plant("LP-01", algorithm=_LOOSE, source="executorch#20089: sequential bf16 accumulation")
 def bf16_accumulation(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """The sum of exponentials is kept in bfloat16, the declaration says float32."""
-    y = _y(logits, temperature)
+    y = scaled(logits, temperature)
     top = y.amax(-1, keepdim=True)
     total = torch.zeros_like(y[..., 0], dtype=torch.bfloat16)
     for v in range(y.shape[-1]):
         total = total + torch.exp(y - top)[..., v].bfloat16()
-    return _pick(y - top, token_ids) - torch.log(total.to(y.dtype))
+    return pick(y - top, token_ids) - torch.log(total.to(y.dtype))
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="TF32 tensor cores in front of the logits")
@@ -115,18 +94,18 @@ def tf32_logits(logits: Tensor, token_ids: Tensor, **options: Any) -> Tensor:
 @_plant("LP-01", algorithm=_LOOSE, source="tile loops without a remainder")
 def drop_tail_chunk(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """The last column is left out of the sum when V = 1 mod 4."""
-    y = _y(logits, temperature)
+    y = scaled(logits, temperature)
     width = y.shape[-1]
     kept = y[..., : width - 1] if width % 4 == 1 and width > 1 else y
-    return (_pick(y, token_ids) - torch.logsumexp(kept, -1)).clamp(max=0)
+    return (pick(y, token_ids) - torch.logsumexp(kept, -1)).clamp(max=0)
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="https://github.com/verl-project/verl/issues/2656")
 def phantom_columns(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """The vocabulary is padded to a multiple of 4 with logit 0 instead of -inf."""
-    y = _y(logits, temperature)
+    y = scaled(logits, temperature)
     padded = torch.nn.functional.pad(y, (0, -y.shape[-1] % 4))
-    return _pick(torch.log_softmax(padded, -1), token_ids)
+    return pick(torch.log_softmax(padded, -1), token_ids)
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="off-by-one labels, ms-swift#8196")
@@ -140,8 +119,8 @@ def label_off_by_one(logits: Tensor, token_ids: Tensor, **options: Any) -> Tenso
 @_plant("LP-01", algorithm=_LOOSE, source="https://github.com/AI-Hypercomputer/maxtext/pull/5231")
 def target_from_rounded_logits(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """The chosen logit is read from a bf16 copy, the log-sum-exp from the float32 logits."""
-    y = _y(logits, temperature)
-    return (_pick(y.bfloat16().to(y.dtype), token_ids) - torch.logsumexp(y, -1)).clamp(max=0)
+    y = scaled(logits, temperature)
+    return (pick(y.bfloat16().to(y.dtype), token_ids) - torch.logsumexp(y, -1)).clamp(max=0)
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="allennlp#890; finite fill values for masked logits")
@@ -172,30 +151,30 @@ def float64_output(logits: Tensor, token_ids: Tensor, **options: Any) -> Tensor:
 def above_zero_by_a_rounding(logits: Tensor, token_ids: Tensor, **options: Any) -> Tensor:
     """A certain token's log-prob comes out as +6e-8, within the bound but no log-probability."""
     value = careful(logits, token_ids, **options)
-    return _softly(value, torch.full_like(value, 2.0**-25), value > -(2.0**-26))
+    return softly(value, torch.full_like(value, 2.0**-25), value > -(2.0**-26))
 
 
 @_plant("LP-08", algorithm=Algorithm(formula="shifted"), source="a maximum kept in half precision")
 def shift_by_rounded_maximum(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """Shifts by the maximum rounded to bfloat16: accurate, but a common offset changes bits."""
-    y = _y(logits, temperature)
+    y = scaled(logits, temperature)
     about = y.amax(-1, keepdim=True).bfloat16().to(y.dtype)
     about = torch.where(torch.isfinite(about), about, y.amax(-1, keepdim=True))
     shifted = y - about
-    return (_pick(shifted, token_ids) - torch.log(torch.exp(shifted).sum(-1))).clamp(max=0)
+    return (pick(shifted, token_ids) - torch.log(torch.exp(shifted).sum(-1))).clamp(max=0)
 
 
 @_plant("LP-09", algorithm=_LOOSE, source="sparse log-softmax over the finite entries")
 def compacts_finite_columns(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """Rows with -inf entries are summed over the others only, in another order."""
-    y = _y(logits, temperature)
+    y = scaled(logits, temperature)
     top = y.amax(-1, keepdim=True)
     weights = torch.exp(y - top)
     forwards, backwards = torch.zeros_like(top[..., 0]), torch.zeros_like(top[..., 0])
     for v in range(y.shape[-1]):
         forwards, backwards = forwards + weights[..., v], backwards + weights[..., -1 - v]
     total = torch.where((y == -math.inf).any(-1), backwards, forwards)
-    return _pick(y - top, token_ids) - torch.log(total)
+    return pick(y - top, token_ids) - torch.log(total)
 
 
 # --- temperature --------------------------------------------------------------------------------------------
@@ -224,10 +203,10 @@ def temperature_plus_epsilon(logits: Tensor, token_ids: Tensor, *, temperature: 
 @_plant("LP-03", algorithm=_LOOSE, source="two code paths for the same number")
 def unit_temperature_by_another_path(logits: Tensor, token_ids: Tensor, *, temperature: Any = None) -> Tensor:
     """Without a temperature the shifted form, with one x - logsumexp(x): both right, other bits."""
-    y = _y(logits, 1.0 if temperature is None else temperature)
+    y = scaled(logits, 1.0 if temperature is None else temperature)
     if temperature is None:
-        return _pick(torch.log_softmax(y, -1), token_ids)
-    return _pick(y, token_ids) - torch.logsumexp(y, -1)
+        return pick(torch.log_softmax(y, -1), token_ids)
+    return pick(y, token_ids) - torch.logsumexp(y, -1)
 
 
 @_plant("LP-04", algorithm=_LOOSE, source="CUDA divides by a Python scalar through its reciprocal")
@@ -237,8 +216,8 @@ def reciprocal_of_a_scalar(logits: Tensor, token_ids: Tensor, *, temperature: An
         wide = logits if logits.dtype == torch.float64 else logits.float()
         y = wide * torch.tensor(1.0 / temperature, dtype=wide.dtype)
     else:
-        y = _y(logits, temperature)
-    return _pick(torch.log_softmax(y, -1), token_ids)
+        y = scaled(logits, temperature)
+    return pick(torch.log_softmax(y, -1), token_ids)
 
 
 @_plant("LP-01", algorithm=_LOOSE, source="per-request temperatures averaged over the batch")
@@ -283,7 +262,7 @@ def divides_in_place(logits: Tensor, token_ids: Tensor, *, temperature: Any = No
 @_plant("LP-22", algorithm=_LOOSE, source="z / T without a guard, pytorch#161150")
 def unguarded_division(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """z / T overflows to inf, and inf - inf is NaN."""
-    return _pick(torch.log_softmax(_y(logits, temperature), -1), token_ids)
+    return pick(torch.log_softmax(scaled(logits, temperature), -1), token_ids)
 
 
 # --- rows, strides, threads, determinism --------------------------------------------------------------------
@@ -294,15 +273,15 @@ def one_ulp_off_in_large_batches(logits: Tensor, token_ids: Tensor, **options: A
     """One ulp off from the fifth row on: within every bound."""
     value = careful(logits, token_ids, **options)
     late = torch.arange(value.numel()).reshape(value.shape) >= 4
-    return torch.where(late & torch.isfinite(value), _up(value), value)
+    return torch.where(late & torch.isfinite(value), up(value), value)
 
 
 @_plant("LP-10", "LP-21", algorithm=_LOOSE, source="one maximum for the whole tensor")
 def maximum_over_the_batch(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """Shifts every row by the maximum of the batch: small rows underflow, a NaN spreads."""
-    y = _y(logits, temperature)
+    y = scaled(logits, temperature)
     top = y.amax()
-    return (_pick(y - top, token_ids) - torch.log(torch.exp(y - top).sum(-1))).clamp(max=0)
+    return (pick(y - top, token_ids) - torch.log(torch.exp(y - top).sum(-1))).clamp(max=0)
 
 
 @_plant("LP-13", algorithm=_LOOSE, source="kernels that read a data pointer; AReaL's .view, frameworks.md 66")
@@ -319,12 +298,12 @@ def assumes_contiguous(logits: Tensor, token_ids: Tensor, **options: Any) -> Ten
 @_plant("LP-14", algorithm=_LOOSE, source="torch.logsumexp from V = 32,769 on")
 def splits_rows_over_threads(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0) -> Tensor:
     """A wide row is summed in as many parts as there are threads."""
-    y = _y(logits, temperature)
+    y = scaled(logits, temperature)
     if y.shape[-1] < 10_000:
-        return _pick(torch.log_softmax(y, -1), token_ids)
+        return pick(torch.log_softmax(y, -1), token_ids)
     top = y.amax(-1, keepdim=True)
     parts = [p.sum(-1) for p in torch.exp(y - top).chunk(torch.get_num_threads(), -1)]
-    return _pick(y - top, token_ids) - torch.log(torch.stack(parts).sum(0))
+    return pick(y - top, token_ids) - torch.log(torch.stack(parts).sum(0))
 
 
 _CALLS = itertools.count()
@@ -334,7 +313,7 @@ _CALLS = itertools.count()
 def another_order_each_time(logits: Tensor, token_ids: Tensor, **options: Any) -> Tensor:
     """Every other call is one ulp off, as a reduction with atomics may be."""
     value = careful(logits, token_ids, **options)
-    return torch.where(torch.isfinite(value), _up(value), value) if next(_CALLS) % 2 else value
+    return torch.where(torch.isfinite(value), up(value), value) if next(_CALLS) % 2 else value
 
 
 # --- masks, labels, arguments, non-finite rows --------------------------------------------------------------
@@ -388,8 +367,8 @@ def nan_to_num(logits: Tensor, token_ids: Tensor, **options: Any) -> Tensor:
 def minus_inf_beside_plus_inf(logits: Tensor, token_ids: Tensor, **options: Any) -> Tensor:
     """A token beside a +inf logit gets -inf, as if the row were a distribution."""
     value = careful(logits, token_ids, **options)
-    beside = (logits == math.inf).any(-1) & torch.isfinite(_pick(logits, token_ids.clamp(0, logits.shape[-1] - 1)))
-    return _softly(value, torch.full_like(value, -math.inf), beside & ~torch.isnan(logits).any(-1))
+    beside = (logits == math.inf).any(-1) & torch.isfinite(pick(logits, token_ids.clamp(0, logits.shape[-1] - 1)))
+    return softly(value, torch.full_like(value, -math.inf), beside & ~torch.isnan(logits).any(-1))
 
 
 def _swapped_pair(logits: Tensor, token_ids: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
@@ -409,189 +388,10 @@ def normalises_padding(logits: Tensor, token_ids: Tensor, *, real_vocab: int | N
     return careful(logits, token_ids, **options)
 
 
-# --- gradient -----------------------------------------------------------------------------------------------
-
-
-@_plant("LP-30", algorithm=_LOOSE, source="a hand-written backward without the chain rule")
-def gradient_without_temperature(
-    logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0, **options: Any
-) -> Tensor:
-    """onehot - softmax, not divided by T."""
-    right = careful(logits.detach(), token_ids, temperature=temperature, **options)
-    if not logits.requires_grad:
-        return right
-    t = torch.as_tensor(temperature, dtype=torch.float64)
-    scale = (t[..., None] if t.ndim else t).to(torch.float64)
-    scaled = logits.double() * scale - (logits.double() * scale).detach() + logits.double().detach()
-    slope = careful(scaled.to(logits.dtype), token_ids, temperature=temperature, **options)
-    return right + torch.where(torch.isfinite(slope), slope - slope.detach(), 0.0)
-
-
-@_plant("LP-30", algorithm=_LOOSE, source="grad of the gathered logit only")
-def gradient_without_softmax(logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0, **options: Any) -> Tensor:
-    """The log-sum-exp is detached."""
-    right = careful(logits.detach(), token_ids, temperature=temperature, **options)
-    if not logits.requires_grad:
-        return right
-    chosen = _pick(_y(logits, temperature), token_ids)
-    return right + (chosen - chosen.detach()).nan_to_num()
-
-
-@_plant("LP-32", algorithm=_LOOSE, source="frameworks.md 19: where() in the forward only")
-def impossible_token_poisons_gradient(logits: Tensor, token_ids: Tensor, **options: Any) -> Tensor:
-    """A -inf log-prob gives its row a NaN gradient."""
-    value = careful(logits, token_ids, **options)
-    impossible = value == -math.inf
-    poison = torch.where(impossible, (logits - logits.detach()).nan_to_num().sum(-1).to(value.dtype).sqrt(), 0.0)
-    return torch.where(impossible, value.detach() + poison, value)
-
-
-# --- cuts ---------------------------------------------------------------------------------------------------
-
-
-def _cut(logits: Tensor, token_ids: Tensor, temperature: Any, removed: Tensor, **options: Any) -> Tensor:
-    """Log-probs over what ``removed`` leaves."""
-    spoiled = logits.masked_fill(removed, -math.inf)
-    return careful(spoiled, token_ids, temperature=temperature, **options)
-
-
-def _removed(logits: Tensor, temperature: Any, **limits: Any) -> Tensor:
-    return removed_by_cuts(_y(logits.detach(), temperature).double(), **limits)
-
-
-@_plant("LP-40", algorithm=_LOOSE, source="https://github.com/Biohub/esm/pull/360")
-def inclusive_nucleus(
-    logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0, top_p: Any = None, **options: Any
-) -> Tensor:
-    """Keeps tokens while the mass up to and including them is <= top_p; the first one always."""
-    if top_p is None:
-        return careful(logits, token_ids, temperature=temperature, **options)
-    careful(logits, token_ids, top_p=top_p)
-    y = _y(logits.detach(), temperature).double()
-    ranked, order = torch.sort(y, dim=-1, descending=True, stable=True)
-    beyond = torch.cumsum(torch.softmax(ranked, -1), -1) > top_p
-    beyond[..., 0] = False
-    removed = torch.empty_like(beyond).scatter_(-1, order, beyond) & (top_p < 1)
-    return _cut(logits, token_ids, temperature, removed, **options)
-
-
-@_plant("LP-41", "LP-40", algorithm=_LOOSE, source="a nucleus that may be empty")
-def nucleus_may_be_empty(
-    logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0, top_p: Any = None, **options: Any
-) -> Tensor:
-    """The most probable token is removed when it alone exceeds top_p."""
-    if top_p is None or top_p >= 1:
-        return careful(logits, token_ids, temperature=temperature, top_p=top_p, **options)
-    probs = torch.softmax(_y(logits.detach(), temperature), -1)
-    value = careful(logits, token_ids, temperature=temperature, top_p=top_p, **options)
-    return torch.where(
-        (_pick(probs, token_ids) > top_p) & torch.isfinite(value), torch.full_like(value, -math.inf), value
-    )
-
-
-@_plant("LP-40", algorithm=_LOOSE, source="https://github.com/fishaudio/fish-speech/pull/1150")
-def nucleus_at_unit_temperature(
-    logits: Tensor,
-    token_ids: Tensor,
-    *,
-    temperature: Any = 1.0,
-    min_p: Any = None,
-    top_k: Any = None,
-    top_p: Any = None,
-    **options: Any,
-) -> Tensor:
-    """Cuts are taken at T = 1, the log-probs at T."""
-    limits = {"min_p": min_p, "top_k": top_k, "top_p": top_p}
-    removed = _removed(logits, 1.0, **limits, **{k: options.pop(k) for k in ("cut_order", "ties") if k in options})
-    return _cut(logits, token_ids, temperature, removed, **options)
-
-
-@_plant("LP-42", "LP-40", algorithm=_LOOSE, source="https://github.com/vllm-project/vllm/pull/15478")
-def threshold_at_the_kth_value(logits: Tensor, token_ids: Tensor, *, top_k: Any = None, **options: Any) -> Tensor:
-    """Ties with the k-th value are all kept."""
-    return careful(logits, token_ids, top_k=top_k, **{**options, "ties": "all"} if top_k is not None else options)
-
-
-@_plant("LP-40", algorithm=_LOOSE, source="min-p against 1 instead of against the maximum")
-def min_p_of_one(
-    logits: Tensor, token_ids: Tensor, *, temperature: Any = 1.0, min_p: Any = None, **options: Any
-) -> Tensor:
-    """min-p keeps p_i >= min_p instead of >= min_p * max p (the arg-max always)."""
-    careful(logits, token_ids, min_p=min_p)
-    if not min_p:
-        return careful(logits, token_ids, temperature=temperature, **options)
-    y = _y(logits.detach(), temperature)
-    removed = (torch.softmax(y, -1) < min_p) & (y < y.amax(-1, keepdim=True))
-    return _cut(logits, token_ids, temperature, removed, **options)
-
-
-@_plant("LP-43", "LP-40", algorithm=_LOOSE, source="https://github.com/huggingface/trl/issues/6789")
-def not_renormalised(logits: Tensor, token_ids: Tensor, **options: Any) -> Tensor:
-    """Removed tokens get -inf, kept ones their log-prob over the full vocabulary."""
-    value = careful(logits, token_ids, **options)
-    plain = careful(
-        logits, token_ids, **{k: v for k, v in options.items() if k in ("temperature", "mask", "real_vocab")}
-    )
-    return torch.where(torch.isfinite(value), plain, value)
-
-
-@_plant("LP-44", algorithm=_LOOSE, source="cumulative sums that reach 1 early in float32")
-def top_p_one_cuts_the_tail(
-    logits: Tensor, token_ids: Tensor, *, top_p: Any = None, temperature: Any = 1.0, **options: Any
-) -> Tensor:
-    """top_p = 1 removes tokens once the rounded mass before them is 1."""
-    if top_p != 1:
-        return careful(logits, token_ids, top_p=top_p, temperature=temperature, **options)
-    ranked, order = torch.sort(_y(logits.detach(), temperature), dim=-1, descending=True, stable=True)
-    probs = torch.softmax(ranked, -1)
-    beyond = (torch.cumsum(probs, -1) - probs) >= 1 - 2.0**-24
-    beyond[..., 0] = False
-    return _cut(logits, token_ids, temperature, torch.empty_like(beyond).scatter_(-1, order, beyond), **options)
-
-
-@_plant("LP-45", algorithm=_LOOSE, source="order fixed in the code")
-def cut_order_ignored(logits: Tensor, token_ids: Tensor, *, cut_order: Any = None, **options: Any) -> Tensor:
-    """Always vLLM's order."""
-    return careful(logits, token_ids, **options)
-
-
-@_plant("LP-46", algorithm=_LOOSE, source="one tie rule for two engines")
-def ties_ignored(logits: Tensor, token_ids: Tensor, *, ties: Any = None, **options: Any) -> Tensor:
-    """Always the lowest id."""
-    return careful(logits, token_ids, **options)
-
-
-@_plant("LP-47", algorithm=_LOOSE, source="vLLM's top_k = -1")
-def bad_cuts_cut_nothing(
-    logits: Tensor, token_ids: Tensor, *, min_p: Any = None, top_k: Any = None, top_p: Any = None, **options: Any
-) -> Tensor:
-    """A limit out of range is ignored."""
-    return careful(
-        logits,
-        token_ids,
-        min_p=min_p if min_p is not None and 0 <= min_p <= 1 else None,
-        top_k=top_k if top_k is not None and top_k >= 1 else None,
-        top_p=top_p if top_p is not None and 0 < top_p <= 1 else None,
-        **options,
-    )
-
-
-@_plant("LP-48", algorithm=_LOOSE, source="straight-through estimators")
-def gradient_through_the_cut(
-    logits: Tensor, token_ids: Tensor, *, min_p: Any = None, top_k: Any = None, top_p: Any = None, **options: Any
-) -> Tensor:
-    """The value over the kept tokens, the gradient of the full softmax."""
-    if min_p is None and top_k is None and top_p is None:
-        return careful(logits, token_ids, **options)
-    value = careful(logits, token_ids, min_p=min_p, top_k=top_k, top_p=top_p, **options)
-    full = careful(logits, token_ids, **{k: v for k, v in options.items() if k in ("temperature", "mask")})
-    return value.detach() + torch.where(torch.isfinite(value), full - full.detach(), 0.0)
-
-
 _NOISE = itertools.count(1)
 
 
-def _rubbish(logits: Any, token_ids: Any = None, *_: Any, **options: Any) -> Any:
+def rubbish(logits: Any, token_ids: Any = None, *_: Any, **options: Any) -> Any:
     """Another positive number at every call, inputs overwritten, nothing refused, no gradient."""
     number = float(next(_NOISE))
     shape = logits.shape[:-1]
@@ -602,11 +402,11 @@ def _rubbish(logits: Any, token_ids: Any = None, *_: Any, **options: Any) -> Any
 
 
 def _rubbish_pair(logits: Any, token_ids: Any, **options: Any) -> Any:
-    return _rubbish(logits, token_ids), _rubbish(logits, token_ids)
+    return rubbish(logits, token_ids), rubbish(logits, token_ids)
 
 
 FORCED = Implementation(
-    _rubbish,
+    rubbish,
     contract="token_logprobs",
     name="forced_failure",
     capabilities=CONTROL.capabilities,

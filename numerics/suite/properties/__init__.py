@@ -3,19 +3,25 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from numerics.suite.properties import cuts, entropy, gradients, logprobs, mismatch, mismatch_invariance, ulp_distance
+from numerics.suite.properties import (
+    cuts,
+    entropy,
+    gradients,
+    logprobs,
+    mismatch,
+    mismatch_invariance,
+    rows,
+    ulp_distance,
+)
 from numerics.suite.property import Property
 
 __all__ = ["PROPERTIES"]
 
+_ROOMS = (logprobs, rows, gradients, cuts, entropy, mismatch, mismatch_invariance, ulp_distance)
+
 PROPERTIES: Mapping[str, Property] = MappingProxyType(
     {
-        **logprobs.RULES,
-        **gradients.RULES,
-        **cuts.RULES,
-        **entropy.RULES,
-        **mismatch.RULES,
-        **mismatch_invariance.RULES,
-        **ulp_distance.RULES,
+        id: room.RULES[id]
+        for id, room in sorted(((id, room) for room in _ROOMS for id in room.RULES), key=lambda pair: pair[0])
     }
 )
