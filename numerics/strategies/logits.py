@@ -92,7 +92,7 @@ def _row(draw: st.DrawFn, fmt: Format, width: int, regimes: tuple[str, ...]) -> 
     if regime == "gaps":
         numbers[draw(st.integers(0, width - 1))] = 0
         return tuple(fmt.round(-n / 16) for n in numbers)
-    values = [fmt.round((n % 641 - 320) / 16) for n in numbers]
+    values = [fmt.round(_sixteenths(n)) for n in numbers]
     place = draw(st.integers(0, width - 1))
     if regime == "dominant":
         # five at least; ninety-six and more is where a float32 probability underflows
@@ -113,6 +113,12 @@ def _row(draw: st.DrawFn, fmt: Format, width: int, regimes: tuple[str, ...]) -> 
     elif regime == "pos_inf":
         values[place] = math.inf
     return tuple(values)
+
+
+def _sixteenths(n: int) -> float:
+    """0, 1/16, -1/16, 2/16, ...: between -20 and 20, simplest first."""
+    k = n % 641
+    return ((k + 1) // 2) * (1 if k % 2 else -1) / 16
 
 
 def _finite(fmt: Format) -> st.SearchStrategy[float]:

@@ -226,7 +226,7 @@ class Check:
         if simplest is None:  # met only among the special cases: the first one that reaches the threshold
             found = (self.examine(case, ctx)[0] for case in cases)
             simplest = next((f for f in found if f is not None and f.severity >= threshold), None)
-        return tally, self._alone(simplest, ctx) if simplest is not None else None
+        return tally, self._alone(simplest, ctx, threshold) if simplest is not None else None
 
     def _shrink(self, ctx: Context, threshold: float, max_examples: int, seed: int) -> Finding | None:
         """The second pass: the simplest generated case at or above ``threshold``, None if it isn't met again."""
@@ -244,11 +244,13 @@ class Check:
             return simplest[0]  # Hypothesis replays the shrunk case last
         return None
 
-    def _alone(self, found: Finding, ctx: Context) -> Finding:
-        """The finding, knowing whether its row fails alone: a fault of the row, or of the batch around it."""
+    def _alone(self, found: Finding, ctx: Context, threshold: float) -> Finding:
+        """The finding's row alone if that shows it too (a fault of the row), else the finding (of the batch)."""
         if found.error or found.case.size < 2 or found.row < 0:
             return found
         again, _ = self.examine(found.case.only(found.row), ctx)
+        if again is not None and again.severity >= threshold and again.severity > 1:
+            return dataclasses.replace(again, alone=True)
         return dataclasses.replace(found, alone=again is not None and again.severity > 1)
 
 
