@@ -133,8 +133,10 @@ class LogitsCase(_Case):
     def tensors(self, device: str) -> dict[str, torch.Tensor]:
         """Fresh tensors: ``logits`` [n, V] (or the layout's shape), ``token_ids``, and temperature, mask if passed."""
         # copied into memory that torch aligns: MKL's exp gives other bits at other alignments ("offset" asks for that)
-        logits = torch.from_numpy(self.values).to(FORMATS[self.dtype].dtype, copy=True)
-        out = {"logits": _lay_out(logits, self.layout), "token_ids": torch.from_numpy(self.tokens)}
+        out = {
+            "logits": torch.from_numpy(self.values).to(FORMATS[self.dtype].dtype, copy=True),
+            "token_ids": torch.from_numpy(self.tokens),
+        }
         if self.temperature == "zero_dim":
             out["temperature"] = torch.tensor(self.temperatures[0] if self.size else 1.0, dtype=torch.float64)
         elif self.temperature == "per_token":
@@ -143,7 +145,8 @@ class LogitsCase(_Case):
             out["mask"] = torch.from_numpy(self.valid).to(getattr(torch, self.mask))
         if self.layout == "batched":
             out = {k: v if k == "logits" or v.ndim == 0 else v[None] for k, v in out.items()}
-        return {k: v.to(device) for k, v in out.items()}
+        out = {k: v.to(device) for k, v in out.items()}
+        return out | {"logits": _lay_out(out["logits"], self.layout)}  # on the device: a copy would lose the strides
 
     def keywords(self) -> dict[str, Any]:
         """The keywords that are no tensors."""
@@ -253,16 +256,12 @@ class PairCase(_Case):
     def tensors(self, device: str) -> dict[str, torch.Tensor]:
         """Fresh tensors ``rollout``, ``trainer`` and ``mask``."""
         rollout, trainer, valid = self.arrays()
-        out = {
-            "rollout": _lay_out(torch.from_numpy(rollout).to(FORMATS[self.rollout_dtype].dtype), self._layout),
-            "trainer": _lay_out(torch.from_numpy(trainer).to(FORMATS[self.trainer_dtype].dtype), self._layout),
+        layout = "contiguous" if self.packed or self.layout == "batched" else self.layout
+        return {
+            "rollout": _lay_out(torch.from_numpy(rollout).to(device, FORMATS[self.rollout_dtype].dtype), layout),
+            "trainer": _lay_out(torch.from_numpy(trainer).to(device, FORMATS[self.trainer_dtype].dtype), layout),
+            "mask": torch.from_numpy(valid).to(device, getattr(torch, self.mask)),
         }
-        out["mask"] = torch.from_numpy(valid).to(getattr(torch, self.mask))
-        return {k: v.to(device) for k, v in out.items()}
-
-    @property
-    def _layout(self) -> str:
-        return "contiguous" if self.packed or self.layout == "batched" else self.layout
 
     def keywords(self) -> dict[str, Any]:
         """``compare_dtype`` where it is not the default float32."""
@@ -296,7 +295,7 @@ class UlpCase(_Case):
         """Fresh tensors ``a`` and ``b``."""
         dtype = FORMATS[self.dtype].dtype
         return {
-            name: _lay_out(torch.tensor(list(x), dtype=torch.float64).to(dtype), self.layout).to(device)
+            name: _lay_out(torch.tensor(list(x), dtype=torch.float64).to(device, dtype), self.layout)
             for name, x in (("a", self.a), ("b", self.b))
         }
 

@@ -384,6 +384,9 @@ def checks_for(
         unknown = [name for name in only if name not in known]
         if unknown:
             raise ValueError(f"no property {unknown[0]!r}; `numerics list` shows all ({', '.join(sorted(PROPERTIES))})")
+    absent = [d for d in devices or () if d not in devices_present()]
+    if absent:
+        raise ValueError(f"devices holds {absent[0]!r}, but torch sees only {', '.join(devices_present())}")
     for implementation in implementations:
         if contract not in (None, implementation.contract):
             continue
