@@ -39,28 +39,32 @@ def compute_format(case: LogitsCase) -> Any:
 
 
 def true_y(case: LogitsCase, i: int) -> list[Any]:
-    """y = z / T by its definition, in rational arithmetic: one rounding, or (z - max) / T where that overflows."""
+    """y - max y for y = z / T by its definition, in rational arithmetic: one rounding, or none where that overflows.
+
+    (Shifted before it becomes a number of 100 digits, which a row of 1e86 and small differences would exhaust.)
+    """
     compute = compute_format(case)
     t = Fraction(compute.round(float(case.temperatures[i])))
     z = case.values[i].tolist()
     divided = [compute.round(Fraction(v) / t) if math.isfinite(v) else v for v in z]
-    if all(math.isfinite(y) or not math.isfinite(v) for y, v in zip(divided, z, strict=True)):
-        return [mp.mpf(y) for y in divided]
-    top = Fraction(max(z))
-    shifted = [(Fraction(v) - top) / t if math.isfinite(v) else v for v in z]
-    return [mp.mpf(y.numerator) / y.denominator if isinstance(y, Fraction) else mp.mpf(y) for y in shifted]
+    overflows = any(math.isinf(y) and math.isfinite(v) for y, v in zip(divided, z, strict=True))
+    y = [Fraction(v) / t if math.isfinite(v) else v for v in z] if overflows else divided
+    if any(math.isnan(v) or v == INF for v in z) or all(v == -INF for v in z):
+        return [mp.nan] * len(z)
+    top = max(Fraction(v) for v in y if v != -INF)
+    shifted = [v if v == -INF else Fraction(v) - top for v in y]
+    return [mp.mpf(v.numerator) / v.denominator if isinstance(v, Fraction) else mp.mpf(v) for v in shifted]
 
 
 def softmax(y: list[Any]) -> tuple[list[Any], Any]:
-    """Probabilities and the log-sum-exp."""
-    top = max(y)
-    weights = [mp.exp(v - top) for v in y]
+    """Probabilities and the log-sum-exp of a row whose maximum is 0."""
+    weights = [mp.exp(v) for v in y]
     total = mp.fsum(weights)
-    return [w / total for w in weights], top + mp.log(total)
+    return [w / total for w in weights], mp.log(total)
 
 
 def is_distribution(y: list[Any]) -> bool:
-    return not any(mp.isnan(v) or v == mp.inf for v in y) and any(mp.isfinite(v) for v in y)
+    return not mp.isnan(y[0])
 
 
 def drawn(dtype: str, **options: Any) -> st.SearchStrategy[LogitsCase]:

@@ -132,8 +132,7 @@ class LogitsCase(_Case):
 
     def tensors(self, device: str) -> dict[str, torch.Tensor]:
         """Fresh tensors: ``logits`` [n, V] (or the layout's shape), ``token_ids``, and temperature, mask if passed."""
-        # copied into memory that torch aligns: MKL's exp gives other bits at other alignments ("offset" asks for that)
-        out = {
+        out = {  # copies: what an implementation does in place must not reach the cached values
             "logits": torch.from_numpy(self.values).to(FORMATS[self.dtype].dtype, copy=True),
             "token_ids": torch.from_numpy(self.tokens),
         }
@@ -164,7 +163,8 @@ def _values(case: LogitsCase) -> Array:
     generator = np.random.Generator(np.random.Philox(case.tail.seed))
     drawn = generator.uniform(case.tail.low, case.tail.high, case.tail.count)
     rounded = torch.from_numpy(drawn).to(FORMATS[case.dtype].dtype).to(torch.float64).numpy()
-    return np.concatenate([head, np.broadcast_to(rounded, (case.size, case.tail.count))], axis=1)
+    wide = np.broadcast_to(rounded, (case.size, case.tail.count))
+    return np.ascontiguousarray(np.concatenate([head, wide], axis=1))  # concatenate may choose column order
 
 
 def _lay_out(x: torch.Tensor, layout: str) -> torch.Tensor:
