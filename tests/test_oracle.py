@@ -88,23 +88,14 @@ def holds(exact_: measure.Exact, i: int, want: Any) -> None:
 # --- value, entropy and gradient against mpmath ----------------------------------------------------------------
 
 
-@every_dtype
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_the_radius_of_a_logprob_holds_mpmath(dtype: str, data: st.DataObject) -> None:
-    case = data.draw(drawn(dtype))
+def check_logprobs(case: LogitsCase) -> None:
     scored = oracle.score(case)
     for i in range(case.size):
         y = true_y(case, i)
-        want = y[case.tokens[i]] - softmax(y)[1] if is_distribution(y) else mp.nan
-        holds(scored.logprobs, i, want)
+        holds(scored.logprobs, i, y[case.tokens[i]] - softmax(y)[1] if is_distribution(y) else mp.nan)
 
 
-@every_dtype
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_the_radius_of_an_entropy_holds_mpmath(dtype: str, data: st.DataObject) -> None:
-    case = data.draw(drawn(dtype))
+def check_entropy(case: LogitsCase) -> None:
     found = oracle.entropy(case)
     for i in range(case.size):
         y = true_y(case, i)
@@ -115,21 +106,51 @@ def test_the_radius_of_an_entropy_holds_mpmath(dtype: str, data: st.DataObject) 
         holds(found, i, mp.fsum(a * (lse - v) for a, v in zip(p, y, strict=True) if a))
 
 
-@every_dtype
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_the_radius_of_a_gradient_holds_mpmath(dtype: str, data: st.DataObject) -> None:
-    case = data.draw(drawn(dtype, tails=False, mask_forms=("absent", "bool")))
+def check_gradient(case: LogitsCase) -> None:
     found, onehot = oracle.gradient(case)
     compute = compute_format(case)
     for i in range(case.size):
         y, t = true_y(case, i), mp.mpf(compute.round(float(case.temperatures[i])))
         p, lse = softmax(y) if is_distribution(y) else ([mp.nan] * len(y), mp.nan)
-        chosen = y[case.tokens[i]]
         # a log-prob below the output's range is stored as -inf, which has gradient 0
-        zero = not case.valid[i] or (is_distribution(y) and chosen - lse < -compute.max)
+        zero = not case.valid[i] or (is_distribution(y) and y[case.tokens[i]] - lse < -compute.max)
         for j in range(case.width):
             holds(found, i * case.width + j, mp.mpf(0) if zero else (int(onehot[i, j]) - p[j]) / t)
+
+
+CHECKS = {"logprobs": check_logprobs, "entropy": check_entropy, "gradient": check_gradient}
+
+
+@every_dtype
+@pytest.mark.parametrize("check", CHECKS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_the_radius_holds_mpmath(check: str, dtype: str, data: st.DataObject) -> None:
+    options = {} if check != "gradient" else {"max_rows": 2, "tails": False, "mask_forms": ("absent", "bool")}
+    CHECKS[check](data.draw(drawn(dtype, **options)))
+
+
+TOP = FORMATS["float64"].max
+HARD = {
+    "certain": LogitsCase((row(37.0, 0.0), row(37.0, 0.0, token=1))),  # 1 - p is below float64's resolution of 1
+    "certain in float64": LogitsCase((row(800.0, 0.0),), "float64"),  # 1 - p is below its range
+    "square of the gap overflows": LogitsCase((row(0.0, -1e200),), "float64"),
+    "padded with the minimum": LogitsCase((row(0.0, -TOP), row(1.0, -TOP, token=1)), "float64"),
+    "gap overflows": LogitsCase((row(TOP, -TOP), row(TOP, -TOP, token=1)), "float64"),
+    "division overflows": LogitsCase((row(3e38, -3e38, temperature=2.0**-20),), temperature="float"),
+    "division overflows in float64": LogitsCase((row(1e300, 9e299, temperature=2.0**-40),), "float64", "float"),
+    "division underflows": LogitsCase((row(1e-40, 0.0, temperature=2.0**20),), temperature="float"),
+    "wide": LogitsCase((row(0.5), row(8.0)), tail=Tail(5000, 3)),
+    "hot and wide": LogitsCase((row(0.5, temperature=1e-3),), temperature="float", tail=Tail(500, 3)),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_radius_holds_mpmath_in_hard_cases(check: str, name: str) -> None:
+    if check == "gradient" and HARD[name].width > 100:
+        pytest.skip("a row of its gradient costs mpmath V^2 exponentials")
+    CHECKS[check](HARD[name])
 
 
 @every_dtype
