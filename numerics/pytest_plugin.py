@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and empty the report file."""
     config.addinivalue_line("markers", "numerics: a check of the numerics suite")
+    config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's, known also where it is not installed")
     config.stash[_RESULTS] = []
     path = config.getoption("--numerics-report")
     if path and not hasattr(config, "workerinput"):
@@ -97,7 +98,15 @@ def first_check(check: Check) -> Check:
 
 def runnable_checks(checks: Iterable[Check], config: pytest.Config | None = None) -> list[Any]:
     """The checks as pytest parameters, with readable ids."""
-    return [pytest.param(Runnable(check, config), id=check.id, marks=pytest.mark.numerics) for check in checks]
+    return [
+        pytest.param(
+            Runnable(check, config),
+            id=check.id,
+            # under --dist loadgroup one worker gets all implementations of a rule: they share its cases
+            marks=(pytest.mark.numerics, pytest.mark.xdist_group(f"{check.property.id}-{check.dtype}")),
+        )
+        for check in checks
+    ]
 
 
 def parametrize_with_checks(

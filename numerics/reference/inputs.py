@@ -71,6 +71,8 @@ def valid_places(mask: torch.Tensor | None, like: torch.Tensor, name: str) -> to
 
 def check_token_ids(token_ids: torch.Tensor, valid: torch.Tensor, vocabulary: int) -> None:
     """`TypeError` unless ids are integers, `IndexError` for an id outside [0, vocabulary) at a valid place."""
+    if token_ids.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        token_ids = token_ids.to(torch.int64)  # torch compares none of these; a uint64 beyond int64 turns negative
     if token_ids.dtype == torch.bool or token_ids.is_floating_point() or token_ids.is_complex():
         raise TypeError(f"token_ids has dtype {token_ids.dtype}; it must be an integer dtype such as torch.int64")
     outside = valid & ((token_ids < 0) | (token_ids >= vocabulary))

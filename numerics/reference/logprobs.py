@@ -21,6 +21,8 @@ from numerics.reference.inputs import (
 
 __all__ = ["entropy", "token_logprobs", "token_logprobs_pair"]
 
+_BLOCK = 4096
+
 
 def token_logprobs(
     logits: torch.Tensor,
@@ -55,14 +57,14 @@ def token_logprobs(
     Raises `TypeError` for wrong dtypes, `ValueError` for shapes, devices, temperature, mask or cuts,
     `IndexError` for an id out of range at a valid place.
     """
-    rows, valid = _rows(logits, token_ids.shape, mask, real_vocab, token_ids)
+    rows, valid = _rows(logits, mask, real_vocab, token_ids)
     check_token_ids(token_ids, valid, rows.shape[-1])
     scaled = _scaled(rows, valid_temperatures(temperature, valid, compute_dtype(logits.dtype)))
     removed = removed_by_cuts(scaled.detach(), min_p=min_p, top_k=top_k, top_p=top_p, cut_order=cut_order, ties=ties)
     scaled = scaled.masked_fill(removed, -math.inf)
     top, rest = _maximum_and_rest(scaled)
     chosen = scaled.gather(-1, token_ids[valid].to(torch.int64)[:, None])[:, 0]
-    value = (chosen - top) - torch.log1p(rest.sum(-1))
+    value = (chosen - top) - torch.log1p(_row_sums(rest))
     impossible = (value.detach().to(compute_dtype(logits.dtype)) == -math.inf) & torch.isfinite(top)
     value = torch.where(impossible, torch.full_like(value, -math.inf), value)  # a constant: gradient 0
     return _scatter(value * _one_or_nan(top), valid, compute_dtype(logits.dtype))
@@ -120,20 +122,19 @@ def entropy(
     differentiable: finite when some logits are -inf, NaN for a row with NaN, +inf or only -inf. Written as
     ``log S + sum_j p_j (max - y_j)``, two non-negative terms that cannot cancel.
     """
-    rows, valid = _rows(logits, logits.shape[:-1], mask, real_vocab, None)
+    rows, valid = _rows(logits, mask, real_vocab, None)
     scaled = _scaled(rows, valid_temperatures(temperature, valid, compute_dtype(logits.dtype)))
     removed = removed_by_cuts(scaled.detach(), min_p=min_p, top_k=top_k, top_p=top_p, cut_order=cut_order, ties=ties)
     scaled = scaled.masked_fill(removed, -math.inf)
     top, rest = _maximum_and_rest(scaled)
     gaps = (top[:, None] - scaled).masked_fill(scaled == -math.inf, 0.0)
-    total = 1.0 + rest.sum(-1)  # the maximum counts exp(0) = 1 and has gap 0
-    value = torch.log1p(rest.sum(-1)) + (rest * gaps).sum(-1) / total
+    others = _row_sums(rest)  # the maximum counts exp(0) = 1 and has gap 0
+    value = torch.log1p(others) + _row_sums(rest * gaps) / (1.0 + others)
     return _scatter(value * _one_or_nan(top), valid, compute_dtype(logits.dtype))
 
 
 def _rows(
     logits: torch.Tensor,
-    shape: torch.Size,
     mask: torch.Tensor | None,
     real_vocab: int | None,
     token_ids: torch.Tensor | None,
@@ -143,16 +144,18 @@ def _rows(
     if logits.ndim < 1 or logits.shape[-1] < 1:
         raise ValueError(f"logits has shape {tuple(logits.shape)}; its last axis must hold at least one token")
     if token_ids is not None:
-        if logits.shape[:-1] != shape:
+        if not isinstance(token_ids, torch.Tensor):
+            raise TypeError(f"token_ids must be a torch.Tensor, got {type(token_ids).__name__}; use torch.as_tensor")
+        if logits.shape[:-1] != token_ids.shape:
             raise ValueError(
-                f"logits has shape {tuple(logits.shape)} but token_ids has shape {tuple(shape)}; "
+                f"logits has shape {tuple(logits.shape)} but token_ids has shape {tuple(token_ids.shape)}; "
                 "token_ids must have the shape of logits without the last axis"
             )
         if token_ids.device != logits.device:
             raise ValueError(f"logits is on {logits.device} but token_ids is on {token_ids.device}")
     vocabulary = logits.shape[-1]
-    if real_vocab is not None and not 1 <= real_vocab <= vocabulary:
-        raise ValueError(f"real_vocab is {real_vocab}; it must lie in [1, {vocabulary}], the width of logits")
+    if real_vocab is not None and (type(real_vocab) is not int or not 1 <= real_vocab <= vocabulary):
+        raise ValueError(f"real_vocab is {real_vocab!r}; it must be an int in [1, {vocabulary}], the width of logits")
     places = logits.select(-1, 0)
     valid = valid_places(mask, places, "logits without its last axis")
     rows = logits[valid][:, :real_vocab]  # selection, so that a masked row gets gradient exactly 0
@@ -177,6 +180,18 @@ def _maximum_and_rest(scaled: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     top = scaled.gather(-1, place)
     rest = torch.exp(scaled - top).scatter(-1, place, 0.0)
     return top[:, 0], rest
+
+
+def _row_sums(x: torch.Tensor) -> torch.Tensor:
+    """Sums over the last axis whose bits depend on the row alone.
+
+    torch splits a lone row of 32,768 entries or more over threads; it never splits one of several sums, so a wide row is
+    summed in blocks first.
+    """
+    if x.shape[-1] <= _BLOCK:
+        return x.sum(-1)
+    blocks = torch.nn.functional.pad(x, (0, -x.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))
+    return blocks.sum(-1).sum(-1)
 
 
 def _one_or_nan(top: torch.Tensor) -> torch.Tensor:

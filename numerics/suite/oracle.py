@@ -22,7 +22,7 @@ from numerics.suite import bounds
 from numerics.suite.implementation import Algorithm
 from numerics.suite.measure import Exact, mp
 
-__all__ = ["Scored", "entropy", "gradient", "score", "supports"]
+__all__ = ["Scored", "entropy", "entropy_conditioning", "gradient", "scaled", "score", "supports"]
 
 Array = npt.NDArray[np.float64]
 

@@ -77,6 +77,13 @@ def _accepted(case: LogitsCase, ctx: Context) -> list[tuple[frozenset[int], ...]
     return oracle.supports(case, ctx.algorithm)
 
 
+def _with_argmax(case: LogitsCase) -> LogitsCase:
+    """Every row asked for its most probable token, the first one after the division, which may round two into a tie."""
+    y, _ = oracle.scaled(case)
+    rows = (dataclasses.replace(row, token=int(np.argmax(y[i]))) for i, row in enumerate(case.rows))
+    return case.replace(rows=tuple(rows))
+
+
 def _all_tokens(case: LogitsCase, i: int) -> LogitsCase:
     row = dataclasses.replace(case.rows[i], temperature=float(case.temperatures[i]))
     return case.replace(rows=tuple(dataclasses.replace(row, token=v) for v in range(case.width)))
@@ -129,7 +136,7 @@ def _processed(case: LogitsCase, ctx: Context) -> Measurement:
 )
 def argmax_survives(case: LogitsCase, ctx: Context) -> Measurement:
     """However small top_p and however large min_p, one most probable token is kept."""
-    top = case.map_rows(lambda row: dataclasses.replace(row, token=int(np.argmax(row.values))))
+    top = _with_argmax(case)
     rows = [i for i, row in enumerate(top.rows) if math.isfinite(max(row.values))]
     values = ctx.call(top).values[rows]
     # the most probable of V tokens has at least probability 1/V, whatever was cut
@@ -283,7 +290,7 @@ def bad_cuts(case: LogitsCase, ctx: Context) -> Measurement:
 )
 def cut_gradient(case: LogitsCase, ctx: Context) -> Measurement:
     """Cuts are constants: no gradient flows through which tokens they keep."""
-    top = case.map_rows(lambda row: dataclasses.replace(row, token=int(np.argmax(row.values))))
+    top = _with_argmax(case)
     gradient = ctx.call(top.replace(backward=True)).gradient
     assert gradient is not None
     table = gradient.reshape(top.size, top.width)
