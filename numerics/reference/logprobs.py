@@ -185,13 +185,13 @@ def _maximum_and_rest(scaled: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 def _row_sums(x: torch.Tensor) -> torch.Tensor:
     """Sums over the last axis whose bits depend on the row alone.
 
-    torch splits a lone row of 32,768 entries or more over threads; it never splits one of several sums, so a wide row is
-    summed in blocks first.
+    torch splits a lone row of 32,768 entries or more over threads; it never splits one of several sums, so a wide row
+    is summed in blocks first.
     """
     if x.shape[-1] <= _BLOCK:
         return x.sum(-1)
-    blocks = torch.nn.functional.pad(x, (0, -x.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))
-    return blocks.sum(-1).sum(-1)
+    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % _BLOCK))
+    return padded.reshape(*x.shape[:-1], -1, _BLOCK).sum(-1).sum(-1)
 
 
 def _one_or_nan(top: torch.Tensor) -> torch.Tensor:

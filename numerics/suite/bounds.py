@@ -82,8 +82,8 @@ def _log_sum_error(c: Conditioning, algorithm: Algorithm, u: float, tiny: float)
         eps <= (1 + gamma(n-1)) (1 + 2 e u) sum_j p_j exp(u |a_j|) - 1   <=   gamma(n-1 + 2e + 1) + 2 u sum_j p_j |a_j|,
 
     (exp(t) - 1 <= 2 t for t <= 1, which also pays for the product of both terms, and u |a_j| <= 1 wherever exp(a_j)
-    does not vanish; a vanishing one, flushed or not, costs at most ``tiny`` each, s >= 1). Then |log(1 + eps)| <= eps / (1 - eps), and log itself errs by
-    2 l u |log s|.
+    does not vanish; a vanishing one, flushed or not, costs at most ``tiny`` each, s >= 1). Then |log(1 + eps)| <=
+    eps / (1 - eps), and log itself errs by 2 l u |log s|.
     """
     eps = gamma(c.n + 2 * algorithm.exp_ulps, u) + 2 * u * c.mean_gap + c.n * tiny
     with np.errstate(divide="ignore"):
