@@ -54,7 +54,15 @@ def offences(room: str, *forbidden: str) -> list[str]:
 
 
 UPSTAIRS = tuple(f"numerics.{name}" for name in ("suite", "strategies", "kernels", "tools", "integrations", "cli"))
-FRONT = ("numerics.cli", "numerics.pytest_plugin", "numerics.tools", "numerics.integrations", "pytest", "_pytest", "click")
+FRONT = (
+    "numerics.cli",
+    "numerics.pytest_plugin",
+    "numerics.tools",
+    "numerics.integrations",
+    "pytest",
+    "_pytest",
+    "click",
+)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +80,8 @@ FRONT = ("numerics.cli", "numerics.pytest_plugin", "numerics.tools", "numerics.i
     ],
 )
 def test_imports_run_one_way(room, forbidden):
-    # faults.tables prints a table for the terminal
-    allowed = {"numerics.suite.faults.tables imports rich.table.Table"}
+    # the first prints a table for the terminal, the second is a script of its own
+    allowed = {"numerics.suite.faults.tables imports rich.table.Table", "numerics.suite.slack imports click"}
     assert [o for o in offences(room, *forbidden) if o not in allowed] == []
 
 
@@ -118,7 +126,7 @@ def test_rules_hold_no_tolerance(path):
 
 
 def test_all_is_complete():
-    assert sorted(numerics.__all__) == numerics.__all__ or set(dir(numerics)) == set(numerics.__all__)
+    assert dir(numerics) == sorted(numerics.__all__)
     for name in numerics.__all__:
         assert getattr(numerics, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'token_logprob'"):

@@ -24,7 +24,7 @@ pytest_plugins = "pytester"
 ROOT = Path(__file__).parent.parent
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a CUDA device")
 
-KERNELS = '''
+KERNELS = """
 import numerics, torch
 
 def good(logits, token_ids):
@@ -38,14 +38,14 @@ def broken(logits, token_ids):
 
 def declare(fn, **more):
     return numerics.Implementation(fn, contract="token_logprobs", **more)
-'''
-THREE = '''
+"""
+THREE = """
 KERNELS = [declare(good), declare(unshifted), declare(unshifted, name="known", expected_failures={"LP-01": "bug 7"})]
 
 @numerics.parametrize_with_checks(KERNELS, only=["LP-01", "LP-02", "LP-03"], dtypes=["float32"], devices=["cpu"])
 def test_kernels(check):
     check()
-'''
+"""
 EXPECTED = {"passed": 4, "failed": 1, "not applicable": 3, "expected failure": 1}
 QUICK = ("-p", "no:cacheprovider", "--numerics-max-examples=5", "--numerics-seed=1")
 
@@ -117,7 +117,8 @@ def test_report_file(project, pytester):
 
 
 @pytest.mark.parametrize(
-    ("options", "seed"), [(["--numerics-seed=5"], 5), (["--hypothesis-seed=6"], 6), (["--hypothesis-seed=random"], None)]
+    ("options", "seed"),
+    [(["--numerics-seed=5"], 5), (["--hypothesis-seed=6"], 6), (["--hypothesis-seed=random"], None)],
 )
 def test_seed_and_examples(project, pytester, options, seed):
     one = "@numerics.parametrize_with_checks([declare(good)], only=['LP-02'], dtypes=['float32'])\n"
@@ -135,8 +136,7 @@ def test_seed_and_examples(project, pytester, options, seed):
 
 def test_users_profile_decides_the_examples(project, pytester):
     pytester.makeconftest(
-        "from hypothesis import settings\n"
-        "settings.register_profile('mine', max_examples=4, derandomize=True)\n"
+        "from hypothesis import settings\nsettings.register_profile('mine', max_examples=4, derandomize=True)\n"
     )
     one = "@numerics.parametrize_with_checks([declare(good)], only=['LP-02'], dtypes=['float32'])\n"
     project(f"{one}def test_it(check): check()", "--hypothesis-profile=mine", "--numerics-report=r", quick=False)
@@ -226,7 +226,15 @@ RUNS = {
     "required device": ["--require-device=cuda"],
     "unknown device": ["--device=gpu"],
     "selected": ["-k", "LP-02 and bfloat16", "-v"],
-    "contract": ["--contract=ulp_distance", "--impl=reference", "-k", "UD-06", "-v", "--hypothesis-seed=3", "--durations=0"],
+    "contract": [
+        "--contract=ulp_distance",
+        "--impl=reference",
+        "-k",
+        "UD-06",
+        "-v",
+        "--hypothesis-seed=3",
+        "--durations=0",
+    ],
     "impl": ["--impl=numerics.suite.builtin:torch_entropy", "--contract=entropy", "-k", "EN-01 and float32", "-v"],
 }
 

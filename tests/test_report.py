@@ -27,7 +27,7 @@ from numerics.suite.runner import STATUSES, Check, Result
 THIRD_PARTY = Path(__file__).parent / "third_party"
 
 #: wrong kernels of every contract, in a file of their own that knows torch only
-BROKEN = '''
+BROKEN = """
 import math, torch
 
 def logprobs(logits, token_ids, *, temperature=1.0):
@@ -52,7 +52,7 @@ def raises(logits, token_ids):
     if logits.shape[-1] > 3:
         raise RuntimeError("no kernel image")
     return (logprobs(logits, token_ids) + 0.001) / 1.125
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,9 @@ def test_findings_group_symptoms(failed):
     twin = dataclasses.replace(failed, seed=8)
     smoke = fake("errored", "LP-02", reason="smoke call failed: x")
     ok = [fake(s) for s in ("passed", "not applicable", "expected failure")]
-    groups = findings([failed, *ok, twin, smoke, dataclasses.replace(failed, check=fake("failed", dtype="float16").check)])
+    groups = findings(
+        [failed, *ok, twin, smoke, dataclasses.replace(failed, check=fake("failed", dtype="float16").check)]
+    )
     assert {key: len(group) for key, group in groups.items()} == {
         ("token_logprobs", "LP-01", "log-prob", "float32"): 2,
         ("token_logprobs", "LP-02", "smoke", "float32"): 1,

@@ -103,7 +103,7 @@ def test_other_seed_other_cases():
 
 
 def test_seed_without_being_asked():
-    """Fresh for a developer; derived from the check where the profile is derandomised, alike for all implementations."""
+    """Fresh for a developer; where the profile is derandomised, derived from the rule: the same for all."""
     assert run(lp(good), "LP-02", seed=None).seed != run(lp(good), "LP-02", seed=None).seed
     before = settings.get_current_profile_name()
     settings.register_profile("test-derandomised", derandomize=True)
@@ -272,7 +272,7 @@ def test_warnings_of_an_implementation_fail_nothing():
 
 
 def test_undeclared_is_not_applicable_and_never_a_pass():
-    """A callable that declares nothing: no property that needs something passes or fails, and each says what it needs."""
+    """A callable that declares nothing: what needs something neither passes nor fails, and says what it needs."""
 
     def plain(logits, token_ids):
         return good(logits, token_ids)
@@ -290,7 +290,7 @@ def test_undeclared_is_not_applicable_and_never_a_pass():
 
 def test_keyword_of_the_signature_is_declared():
     assert run(lp(good), "LP-03", max_examples=3).status == "passed"
-    assert run(lp(lambda logits, token_ids: good(logits, token_ids)), "LP-03").status == "not applicable"
+    assert run(lp(unshifted), "LP-03").status == "not applicable"
 
 
 def test_device_without_the_rule():

@@ -1,8 +1,8 @@
 """The strategies find what they promise within 100 examples, stay on their grids, and draw cases that are code.
 
-Each discovery test states p, the least share of seeds under which 100 examples must meet the regime: somewhat below what
-was measured, for other versions of Hypothesis. Seeds are fixed, so nothing flickers. (100 examples are fewer independent
-draws than they seem, since Hypothesis mutates what it drew: what must be met in every run is a special case.)
+Each discovery test states p, the least share of seeds under which 100 examples must meet the regime: somewhat below
+what was measured, for other versions of Hypothesis. Seeds are fixed, so nothing flickers. (100 examples are fewer
+independent draws than they seem, since Hypothesis mutates what it drew: what must be met is a special case.)
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ MASK_FORMS = ("absent", "bool", "int64", "float32")
 every_dtype = pytest.mark.parametrize("dtype", list(FORMATS))
 
 
+@lru_cache(maxsize=512)
 def drawn_with(strategy: st.SearchStrategy[Any], k: int, examples: int) -> tuple[Any, ...]:
-    """What seed ``k`` draws."""
+    """What seed ``k`` draws; kept, so that many predicates share one run of a (module-level) strategy."""
     drawn: list[Any] = []
 
     @seed(k)
@@ -54,9 +55,8 @@ def drawn_with(strategy: st.SearchStrategy[Any], k: int, examples: int) -> tuple
     return tuple(drawn)
 
 
-@lru_cache(maxsize=64)
 def draws(strategy: st.SearchStrategy[Any], seeds: int = 20, examples: int = 100) -> tuple[tuple[Any, ...], ...]:
-    """What each seed draws; kept, so that many predicates share one run of a (module-level) strategy."""
+    """What each seed draws."""
     return tuple(drawn_with(strategy, k, examples) for k in range(seeds))
 
 
@@ -118,19 +118,19 @@ def test_every_regime_is_described() -> None:
 @pytest.mark.parametrize("regime", list(REGIME))
 def test_every_regime_is_found(regime: str, dtype: str) -> None:
     p, predicate = REGIME[regime]
-    assert chance(REGIME_CASES[dtype], lambda c: any(predicate(r.values, dtype) for r in c.rows), seeds=6) >= p
+    assert chance(REGIME_CASES[dtype], lambda c: any(predicate(r.values, dtype) for r in c.rows), seeds=5) >= p
 
 
 @pytest.mark.parametrize("regime", list(REGIME))
 def test_every_regime_is_found_in_single_rows(regime: str) -> None:
-    """100 rows are fewer than they seem: Hypothesis mutates what it drew, so one regime of twelve is missed at times."""
+    """Hypothesis mutates what it drew, so that 100 rows miss one regime of twelve at times (see above)."""
     assert chance(ROWS, lambda row: REGIME[regime][1](row, "float32")) >= 0.25
 
 
 @every_dtype
 def test_every_logit_lies_on_its_grid(dtype: str) -> None:
-    rows = [row.values for case in everything(REGIME_CASES[dtype], seeds=6) for row in case.rows]
-    assert all(FORMATS[dtype].contains(v) for row in rows for v in row)
+    rows = [row.values for case in everything(REGIME_CASES[dtype], seeds=5) for row in case.rows]
+    assert all(map(FORMATS[dtype].contains, {v for row in rows for v in row}))
     assert {len(row) for row in rows} >= {1, 2, 9}
 
 
@@ -198,13 +198,17 @@ def test_division_overflows_only_where_allowed(dtype: str) -> None:
 
     def overflows(case: LogitsCase) -> bool:
         z, t = case.values, case.temperatures
-        return any(math.isfinite(v) and abs(v) / t[i] > compute.max for i in range(case.size) for v in z[i].tolist())
+        return any(
+            math.isfinite(v) and abs(v) / float(t[i]) > compute.max for i in range(case.size) for v in z[i].tolist()
+        )
 
-    options: dict[str, Any] = {"dtype": dtype, "temperature_forms": ("float",), "tails": False, "max_width": 3}
+    options: dict[str, Any] = {"dtype": dtype, "temperature_forms": ("float",), "tails": False, "max_width": 2}
+    options["max_rows"] = 3
     options["regimes"] = ("huge", "offset")
-    assert not any(map(overflows, everything(s.logits_cases(**options), seeds=2)))
-    if dtype != "float16":  # 65504 / 2^-20 is a float32
-        assert chance(s.logits_cases(allow_overflow=True, **options), overflows, seeds=4) >= 0.25
+    assert not any(map(overflows, everything(s.logits_cases(**options), seeds=1)))
+    # 65504 / 2^-20 is a float32; in float64 overflow is so rare that only LP-22's special cases meet it
+    if dtype in ("float32", "bfloat16"):
+        assert chance(s.logits_cases(allow_overflow=True, **options), overflows, seeds=3) >= 0.3
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------
@@ -362,7 +366,7 @@ def test_numbers_of_a_format(dtype: str) -> None:
 @every_dtype
 def test_pairs_of_places(dtype: str) -> None:
     fmt = FORMATS[dtype]
-    both = [p for case in everything(ULPS[dtype], seeds=2) for p in zip(case.a, case.b, strict=True)]
+    both = [p for case in everything(ULPS[dtype], seeds=1) for p in zip(case.a, case.b, strict=True)]
     assert all(fmt.contains(x) for p in both for x in p)
     distances = {fmt.distance(a, b) for a, b in both}
     assert {None, *range(10)} <= distances
@@ -384,7 +388,7 @@ def test_every_dtype_is_found() -> None:
 )
 def test_a_repr_is_code_that_rebuilds_the_case(strategy: st.SearchStrategy[Any]) -> None:
     names = {name: getattr(cases, name) for name in cases.__all__} | {"inf": INF, "nan": NAN}
-    for case in everything(strategy, seeds=1):
+    for case in drawn_with(strategy, 0, 100 if strategy in (CASES, PAIR_CASES) else 30):
         again = eval(repr(case), dict(names))
         assert again == case
         assert hash(again) == hash(case)

@@ -126,25 +126,26 @@ def severities(m: Measurement) -> Array:
     if m.bits:
         equal = ((m.got == m.want) & (np.signbit(m.got) == np.signbit(m.want))) | (np.isnan(m.got) & np.isnan(m.want))
         return np.where(equal, 0.0, math.inf)
+    allowed = np.nan_to_num(m.allowed, nan=0.0, posinf=math.inf)  # a bound that is no number excuses nothing
     finite = np.isfinite(m.got) & np.isfinite(m.want)
     alike = (m.got == m.want) | (np.isnan(m.got) & np.isnan(m.want))
     out = np.where(alike, 0.0, math.inf)
     with np.errstate(all="ignore"):
         error = np.abs(m.got - m.want)
-        inside = finite & (error + m.radius <= m.allowed)
-        outside = finite & (error - m.radius > m.allowed)
-        ratio = np.where(m.allowed > 0, error / m.allowed, np.where(error > 0, math.inf, 0.0))
+        inside = finite & (error + m.radius <= allowed)
+        outside = finite & (error - m.radius > allowed)
+        ratio = np.where(allowed > 0, error / allowed, np.where(error > 0, math.inf, 0.0))
     out = np.where(inside, np.minimum(ratio, 1.0), np.where(outside, np.maximum(ratio, np.nextafter(1.0, 2.0)), out))
     for i in np.flatnonzero(finite & ~inside & ~outside):
-        out[i] = _exact_severity(m, int(i))
+        out[i] = _exact_severity(m, int(i), float(allowed[i]))
     return out
 
 
-def _exact_severity(m: Measurement, i: int) -> float:
+def _exact_severity(m: Measurement, i: int, bound: float) -> float:
     error = abs(mp.mpf(float(m.got[i])) - m.exact(i))
     if error == 0:
         return 0.0
-    allowed = mp.mpf(float(m.allowed[i]))
+    allowed = mp.mpf(bound)
     if allowed == 0:
         return math.inf
     ratio = error / allowed
