@@ -240,15 +240,12 @@ def _without_the_example(monkeypatch):
     monkeypatch.setattr(Check, "run", lambda self, **options: None)
 
 
-SHADOWED = pytest.mark.xfail(strict=True, reason="explains the property of the same name instead")
-
-
 @pytest.mark.parametrize(
     "name",
     [
         *PROPERTIES,
         *CONTRACTS,
-        *(pytest.param(c, marks=SHADOWED if c in {"pair", "run_to_run"} else ()) for c in CAPABILITIES),
+        *CAPABILITIES,
     ],
 )
 @pytest.mark.usefixtures("_without_the_example")

@@ -54,7 +54,8 @@ def a_little_low(logits, token_ids):
 
 def low_in_proportion(logits, token_ids):
     """Its error grows with the value, so that mild and severe failures exist."""
-    return good(logits, token_ids) * 1.001
+    value = good(logits, token_ids)
+    return torch.where(value > -1e30, value * 1.001, value)  # finite everywhere
 
 
 def wrong_in_big_batches(logits, token_ids):
@@ -320,7 +321,6 @@ def test_fields_that_never_come_are_not_applicable():
     assert {"passed", "not applicable"} == {r.status for r in pearson}
 
 
-@pytest.mark.xfail(strict=True, reason="a field that is not returned makes MM-13 vacuous, so errored")
 def test_fields_that_never_come_are_never_errored():
     result = run(mm(lambda rollout, trainer, mask: {"valid_count": int(mask.sum())}), "MM-13", max_examples=3)
     assert result.status == "not applicable"
@@ -443,10 +443,7 @@ def test_check_refuses(arguments, message):
         numerics.check(good, **arguments)
 
 
-TYPO = pytest.mark.xfail(strict=True, reason="a typo in dtypes= gives [] instead of an error")
-
-
-@pytest.mark.parametrize("option", [pytest.param({"dtypes": ["flaot32"]}, marks=TYPO), {"devices": ["gpu"]}])
+@pytest.mark.parametrize("option", [{"dtypes": ["flaot32"]}, {"devices": ["gpu"]}])
 def test_check_refuses_unknown_dtypes_and_devices(option):
     with pytest.raises(ValueError, match=r"flaot32|gpu"):
         numerics.check(good, contract=LP, only=["LP-02"], max_examples=1, **option)
@@ -495,7 +492,6 @@ def test_resolve_module_and_object(stranger, spec, contract, names):
     assert [impl.name for impl in resolve(spec, contract=contract)] == names
 
 
-@pytest.mark.xfail(strict=True, reason="with a contract a factory is taken for the implementation itself")
 def test_resolve_factory_with_a_contract(stranger):
     assert resolve("a_stranger:factory", contract=LP) == [stranger.declared]
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from numerics.strategies.pairs import MASK_PATTERNS, pair_cases
+from numerics.strategies.scalars import check_choice
 
 __all__ = ["verl_batches"]
 
@@ -19,6 +20,7 @@ def verl_batches(
     Keys ``rollout_log_probs``, ``old_log_probs``, ``responses``, the mask under ``mask_key`` ("response_mask" [B, R] or
     "attention_mask" [B, prompt + R]), and, if ``metrics_key``, ``log_probs_for_metrics`` for some batches.
     """
+    check_choice("mask_key", (mask_key,), ("response_mask", "attention_mask"))
     case = draw(
         pair_cases(dtype=dtype, trainer_dtypes=(dtype,), patterns=[p for p in MASK_PATTERNS if p != "left_padded"])
     ).replace(packed=False, pad_left=False, mask="int64")

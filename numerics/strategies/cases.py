@@ -157,7 +157,9 @@ class LogitsCase(_Case):
 
 @lru_cache(maxsize=256)
 def _values(case: LogitsCase) -> Array:
-    head = np.array([row.values for row in case.rows], dtype=np.float64).reshape(case.size, -1)
+    rows = [case.rows[0]] * case.size if case.layout == "expanded" else case.rows
+    width = len(case.rows[0].values) if case.rows else 0
+    head = np.array([row.values for row in rows], dtype=np.float64).reshape(case.size, width)
     if case.tail is None:
         return head
     generator = np.random.Generator(np.random.Philox(case.tail.seed))

@@ -12,7 +12,7 @@ from hypothesis.errors import InvalidArgument
 
 from numerics.formats import FORMATS, Format
 from numerics.strategies.cases import LAYOUTS, Logits, LogitsCase, Tail
-from numerics.strategies.scalars import check_choice, check_format
+from numerics.strategies.scalars import check_choice, check_format, line_of
 
 __all__ = ["REGIMES", "layouts", "logits", "logits_cases", "temperatures"]
 
@@ -77,8 +77,10 @@ def logits(
 
 @lru_cache(maxsize=64)
 def _numbers(width: int) -> st.SearchStrategy[list[int]]:
-    """Sixteenths of 0 .. 120, ``width`` of them."""
-    return st.lists(st.integers(0, 1920), min_size=width, max_size=width)
+    """``width`` integers from 0 to 1920, as two bytes each: one draw, many times faster than a list of integers."""
+    return st.binary(min_size=2 * width, max_size=2 * width).map(
+        lambda data: [int.from_bytes(data[k : k + 2], "big") % 1921 for k in range(0, len(data), 2)]
+    )
 
 
 @st.composite
@@ -88,7 +90,7 @@ def _row(draw: st.DrawFn, fmt: Format, width: int, regimes: tuple[str, ...]) -> 
     if regime in ("equal", "offset", "near_ties"):
         return _tied(draw, fmt, regime, numbers)
     if regime == "huge":
-        return tuple(draw(st.lists(_finite(fmt), min_size=width, max_size=width)))
+        return tuple(draw(st.lists(line_of(fmt), min_size=width, max_size=width)))
     if regime == "gaps":
         numbers[draw(st.integers(0, width - 1))] = 0
         return tuple(fmt.round(-n / 16) for n in numbers)
@@ -119,10 +121,6 @@ def _sixteenths(n: int) -> float:
     """0, 1/16, -1/16, 2/16, ...: between -20 and 20, simplest first."""
     k = n % 641
     return ((k + 1) // 2) * (1 if k % 2 else -1) / 16
-
-
-def _finite(fmt: Format) -> st.SearchStrategy[float]:
-    return st.integers(1 - fmt.max_ordinal, fmt.max_ordinal - 1).map(fmt.from_ordinal)
 
 
 def _tied(draw: st.DrawFn, fmt: Format, regime: str, numbers: list[int]) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from hypothesis.errors import InvalidArgument
 
 from numerics.formats import FORMATS, Format
 
-__all__ = ["check_choice", "check_format", "dtypes", "floats_of"]
+__all__ = ["check_choice", "check_format", "dtypes", "floats_of", "line_of"]
 
 
 def check_format(name: str, value: str) -> Format:
@@ -37,6 +37,17 @@ def dtypes(*, names: Collection[str] = tuple(FORMATS)) -> st.SearchStrategy[str]
     return st.sampled_from(list(names))
 
 
+def line_of(fmt: Format) -> st.SearchStrategy[float]:
+    """Finite numbers of a format, every binade equally likely: Hypothesis draws wide integers mostly small."""
+    binades, fractions = fmt.emax - fmt.emin + 1, 1 << (fmt.precision - 1)
+
+    def value(binade: int, fraction: int, negative: bool) -> float:
+        place = binade * fractions + fraction
+        return fmt.from_ordinal(-place if negative else place)
+
+    return st.builds(value, st.integers(0, binades), st.integers(0, fractions - 1), st.booleans())
+
+
 def floats_of(
     *,
     dtype: str = "float32",
@@ -46,8 +57,7 @@ def floats_of(
 ) -> st.SearchStrategy[float]:
     """Any number of a format, drawn along its ordered line, so that every binade is equally likely."""
     fmt = check_format("dtype", dtype)
-    top = fmt.max_ordinal if allow_infinity else fmt.max_ordinal - 1
-    line = st.integers(-top, top).map(fmt.from_ordinal)
+    line = line_of(fmt)
     edges = [0.0, -0.0, fmt.min_normal, -fmt.min_normal, fmt.max, -fmt.max, 1.0, -1.0]
     if allow_infinity:
         edges += [math.inf, -math.inf]

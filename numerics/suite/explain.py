@@ -27,14 +27,14 @@ _BOUNDS = {
 
 def explain(name: str) -> str:
     """The text for a property id or slug, a contract or a capability; `KeyError` with near names otherwise."""
+    if name in CONTRACTS:
+        return _contract(name)
+    if name in CAPABILITIES:  # before properties: some share their name with the capability they hold to account
+        users = [p.id for p in PROPERTIES.values() if name in p.requires]
+        return f"{name}\n  {CAPABILITIES[name]}\n  needed by {', '.join(users) or 'no property'}"
     for prop in PROPERTIES.values():
         if name in (prop.id, prop.slug, prop.name):
             return _property(prop)
-    if name in CONTRACTS:
-        return _contract(name)
-    if name in CAPABILITIES:
-        users = [p.id for p in PROPERTIES.values() if name in p.requires]
-        return f"{name}\n  {CAPABILITIES[name]}\n  needed by {', '.join(users) or 'no property'}"
     known = [*PROPERTIES, *CONTRACTS, *CAPABILITIES, *(p.name for p in PROPERTIES.values())]
     near = get_close_matches(name, known, n=3)
     raise KeyError(

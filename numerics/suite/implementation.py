@@ -186,16 +186,23 @@ def _as_implementations(found: Any, spec: str, contract: str | None) -> list[Imp
         return chosen
     if not callable(found):
         raise ResolveError(f"{spec!r} is a {type(found).__name__}, neither a callable nor an Implementation")
+    if _takes_nothing(found):
+        return _as_implementations(found(), f"{spec}()", contract)
     if contract is not None:
         return [Implementation(found, contract=contract, name=spec)]
-    try:
-        needed = [p for p in inspect.signature(found).parameters.values() if p.default is p.empty]
-    except (TypeError, ValueError):
-        needed = [None]  # type: ignore[list-item]  # no signature to read: certainly no factory
-    if not needed:
-        return _as_implementations(found(), f"{spec}()", None)
     raise ResolveError(
         f"{spec!r} is a plain callable: say which contract it claims (--contract, one of {CONTRACT_NAMES})"
+    )
+
+
+def _takes_nothing(found: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments, as a factory is; an implementation needs tensors."""
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters) and not any(
+        p.kind is p.VAR_POSITIONAL for p in parameters
     )
 
 

@@ -101,7 +101,7 @@ def score(case: LogitsCase, support: tuple[frozenset[int], ...] | None = None) -
             top=np.where(good & ~overflowed, top, 0.0),
             log_s=np.where(good, log_s, 0.0),
             mean_gap=np.where(good, mean_gap, 0.0),
-            mean_square_gap=np.where(good, (probs * finite_gaps**2).sum(axis=1), 0.0),
+            mean_square_gap=np.where(good, (probs * np.where(probs > 0, finite_gaps, 0.0) ** 2).sum(axis=1), 0.0),
             spread=np.where(good, (probs * np.where(np.isfinite(y), np.abs(y), 0.0)).sum(axis=1), 0.0),
             value=finite_value,
             slack=slack,
@@ -184,11 +184,10 @@ def gradient(case: LogitsCase) -> tuple[Exact, Array]:
         impossible = value < -limit
         grad = (onehot - np.where(scored.good[:, None], scored.probs, np.nan)) / t[:, None]
         grad = np.where((impossible | ~case.valid)[:, None], 0.0, grad)
-        radius = np.where(
-            np.isfinite(grad) & (grad != 0),
-            bounds.gradient(scored.conditioning, scored.probs, scored.gaps, onehot, t, _OWN, "float64"),
-            0.0,
-        )
+        # exactly 0: masked rows, -inf values, removed columns; elsewhere a 0 may be a rounded one
+        exactly = (impossible | ~case.valid)[:, None] | np.isneginf(case.values)
+        own = bounds.gradient(scored.conditioning, scored.probs, scored.gaps, onehot, t, _OWN, "float64")
+        radius = np.where(np.isfinite(grad) & ~exactly, own, 0.0)
 
     def refine(k: int) -> Any:
         i, j = divmod(k, width)

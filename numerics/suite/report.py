@@ -52,7 +52,8 @@ def describe(result: Result) -> str:
     lines.append("  repro     " + reproduction(result, shown).replace("\n", "\n            "))
     lines.append(
         f"  again     numerics check {_spec(result)} --contract {prop.contract} --only {prop.id} "
-        f"--dtype {result.check.dtype} --seed {result.seed}"
+        f"--dtype {result.check.dtype} --device {result.check.device} --seed {result.seed} "
+        f"--max-examples {result.max_examples}"
     )
     return "\n".join(lines)
 
@@ -89,6 +90,8 @@ def _exact(x: Any) -> str:
 
 
 def _ulps(error: Any, f: Finding) -> str:
+    if f.exact == 0:
+        return ""  # an ulp of 0 is the smallest subnormal, and says nothing
     unit = FORMATS[f.format].ulp(FORMATS[f.format].round(float(f.exact)))
     return f" = {float(error / unit):.3g} ulp" if math.isfinite(unit) and unit > 0 else ""
 
@@ -207,7 +210,9 @@ def as_record(result: Result) -> dict[str, Any]:
         "rows": result.rows,
         "elements": result.elements,
         "slack": result.slack,
-        "histogram": dict(zip([_text(e) for e in EDGES], result.histogram, strict=True)),
+        "histogram": dict(
+            zip([str(int(e)) if math.isfinite(e) else str(e) for e in EDGES], result.histogram, strict=True)
+        ),
         "seed": result.seed,
         "seconds": round(result.seconds, 6),
         "worst": _finding_record(result.worst),

@@ -24,6 +24,7 @@ import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 
+from numerics.formats import FORMATS
 from numerics.suite.contracts import CONTRACTS, BadResult, Raised, call
 from numerics.suite.exact import exact_answer
 from numerics.suite.implementation import Implementation
@@ -81,6 +82,7 @@ class Result:
     slack: float = 0.0
     histogram: tuple[int, ...] = (0,) * len(EDGES)
     seed: int = 0
+    max_examples: int = 0
     seconds: float = 0.0
 
     @property
@@ -140,6 +142,8 @@ class Check:
 
     def run(self, *, max_examples: int | None = None, seed: int | None = None) -> Result:
         """Run the check. Without ``seed``: derived from the id under a derandomised profile, else fresh."""
+        if max_examples is not None and max_examples < 1:
+            raise ValueError(f"max_examples is {max_examples}; it must be at least 1")
         missing = sorted(self.property.requires - self.implementation.provides)
         if missing:
             return Result(check=self, status="not applicable", reason=f"does not declare {', '.join(missing)}")
@@ -151,10 +155,13 @@ class Check:
         if seed is None:
             seed = self.derived_seed if _profile().derandomize else secrets.randbits(32)
         try:
-            tally, simplest = self._two_passes(max_examples or _profile().max_examples, seed)
+            examples = max_examples or _profile().max_examples
+            tally, simplest = self._two_passes(examples, seed)
         except NotProvided as missing_field:
             return Result(check=self, status="not applicable", reason=str(missing_field))
         worst = tally.worst if tally.worst is not None and tally.worst.severity > 1 else None
+        if worst is not None and simplest is not None and simplest.severity > worst.severity:
+            worst = simplest  # shrinking may meet a worse one than the first pass did
         status, reason = "passed", ""
         if worst is not None:
             shown = simplest or worst
@@ -179,6 +186,7 @@ class Check:
             slack=tally.slack,
             histogram=tuple(tally.histogram),
             seed=seed,
+            max_examples=examples,
             seconds=time.perf_counter() - started,
         )
 
@@ -384,6 +392,9 @@ def checks_for(
         unknown = [name for name in only if name not in known]
         if unknown:
             raise ValueError(f"no property {unknown[0]!r}; `numerics list` shows all ({', '.join(sorted(PROPERTIES))})")
+    for dtype in dtypes or ():
+        if dtype not in FORMATS:
+            raise ValueError(f"dtypes holds {dtype!r}; known: {', '.join(FORMATS)}")
     absent = [d for d in devices or () if d not in devices_present()]
     if absent:
         raise ValueError(f"devices holds {absent[0]!r}, but torch sees only {', '.join(devices_present())}")

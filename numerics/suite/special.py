@@ -30,6 +30,7 @@ def logits(domain: Domain) -> list[LogitsCase]:
         # x - logsumexp(x) loses digits with an offset (frameworks.md 55; mlx#4188); overflow without a maximum shift
         LogitsCase((row(big, big, token=1), row(-big, -big, token=0)), domain.dtype),
         LogitsCase((row(89.0, 0.0), row(-120.0, -120.0)), domain.dtype),
+        LogitsCase((row(0.0, -math.inf, 0.5, token=1), row(0.0, 0.25, -math.inf)), domain.dtype),  # an impossible token
         LogitsCase((row(0.0, -math.inf, 0.5), row(-math.inf, 1.0, -math.inf, token=1)), domain.dtype),
         LogitsCase((row(2.0, 0.0, -1.0, temperature=0.5),), domain.dtype, temperature=hot),  # verl#4162
         LogitsCase((row(20.0, 0.0, token=1, temperature=0.7),), domain.dtype, temperature=hot),  # bf16(0.7) != 0.7

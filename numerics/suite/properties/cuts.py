@@ -68,6 +68,7 @@ def special_cuts(domain: Domain) -> list[LogitsCase]:
         case((5.0, 1.0, 0.0), 1, top_k=1),
         case((0.0, 0.0, 0.0, 0.0), 3, top_p=0.6),
         case((2.0, 1.9, 0.0, -1.0, -1.0), 2, top_k=3, top_p=0.9),
+        case((1.0, 0.5, 0.25, -3.0), 1, min_p=0.5),  # against the maximum, not against 1
         case((0.0, -2.0), 0, min_p=1.0),
         case((0.0, -2.0), 1, top_k=5, top_p=1.0, min_p=0.0),
     ]

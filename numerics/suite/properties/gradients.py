@@ -32,7 +32,7 @@ def _measure(case: LogitsCase, ctx: Context) -> Measurement:
     allowed = bounds.gradient(
         scored.conditioning, scored.probs, scored.gaps, onehot, temperatures, ctx.algorithm, case.dtype
     )
-    allowed = np.where(np.isneginf(scored.y), 0.0, allowed)  # a removed entry gets exactly 0
+    allowed = np.where(np.isneginf(case.values), 0.0, allowed)  # a removed entry gets exactly 0
     allowed, limit = allowed.ravel(), FORMATS[case.dtype].max
     with np.errstate(over="ignore"):
         beyond = np.abs(exact.value) - allowed > limit * (1 + FORMATS[case.dtype].u)  # infinite in the logits' dtype

@@ -134,7 +134,7 @@ def padding(case: PairCase, ctx: Context) -> list[Measurement]:
 )
 def identical(case: PairCase, ctx: Context) -> list[Measurement]:
     """Identical finite sides give zeros."""
-    names = provided(ctx, (*COUNTS, *FIGURES))
+    names = provided(ctx, ("logprobs_mismatch_count", "bit_mismatch_count", *FIGURES))
     rows = tuple(dataclasses.replace(row, trainer=row.rollout) for row in case.rows)
     twin = case.replace(rows=rows, trainer_dtype=case.rollout_dtype)
     if not twin.tokens:

@@ -36,7 +36,9 @@ def special(domain: Domain) -> list[UlpCase]:
 
 
 def _agree(got: tuple[int | None, ...], want: list[int | None], label: str) -> Measurement:
-    return holds([g == w for g, w in zip(got, want, strict=True)], label=label)
+    pairs = list(zip(got, want, strict=True))
+    labels = tuple(f"{label} is {w}" if g == w else f"{label} is {w}, got {g}" for g, w in pairs)
+    return holds([g == w for g, w in pairs], label=labels)
 
 
 @_rule("UD-01", statement="distance = |ordinal(a) - ordinal(b)|, undefined for NaN", cases=cases, special=special)
