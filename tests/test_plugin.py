@@ -85,7 +85,7 @@ def test_failure_prints_the_report(project):
             "E*  got  *",
             "E*  exact  *",
             "E*  repro     import torch*",
-            "E*  again     numerics check * --only LP-01 --dtype float32 --seed 1",
+            "E*  again     numerics check * --only LP-01 --dtype float32 --device cpu --seed 1 *",
         ]
     )
     result.stdout.no_fnmatch_line("*pytest_plugin.py:*raise CheckFailure*")

@@ -19,7 +19,7 @@ from numerics.reference import removed_by_cuts
 
 INF, NAN = math.inf, math.nan
 MP = mpmath.MPContext()
-MP.dps = 60
+MP.dps = 250
 DTYPES = {name: fmt.dtype for name, fmt in FORMATS.items()}
 FUNCTIONS = (functional.token_logprobs, functional.token_logprobs_pair, functional.entropy)
 ROWS = (
@@ -443,7 +443,7 @@ BAD_KEYWORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"mask": torch.tensor([1.0, NAN])}, ValueError, "mask holds nan; only 0 and 1"),
     ({"mask": [1, 0]}, TypeError, "mask must be a torch.Tensor or None, got list"),
     ({"mask": torch.ones(2, device="meta")}, ValueError, "mask is on meta but logits.* is on cpu"),
-    *(({"real_vocab": n}, ValueError, rf"real_vocab is {n}; it must lie in \[1, 3\]") for n in (0, -1, 4)),
+    *(({"real_vocab": n}, ValueError, rf"real_vocab is {n}; it must be an int in \[1, 3\]") for n in (0, -1, 4)),
     *(({"min_p": p}, ValueError, rf"min_p is {p}; it must lie in \[0, 1\]") for p in (-0.1, 1.1, NAN)),
     *(({"top_k": k}, ValueError, f"top_k is {k}; it must be an integer >= 1") for k in (0, -1, 2.0, True)),
     *(({"top_p": p}, ValueError, rf"top_p is {p}; it must lie in \(0, 1\]") for p in (0.0, -0.1, 1.1, NAN)),

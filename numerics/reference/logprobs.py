@@ -57,6 +57,8 @@ def token_logprobs(
     Raises `TypeError` for wrong dtypes, `ValueError` for shapes, devices, temperature, mask or cuts,
     `IndexError` for an id out of range at a valid place.
     """
+    if not isinstance(token_ids, torch.Tensor):
+        raise TypeError(f"token_ids must be a torch.Tensor, got {type(token_ids).__name__}; use torch.as_tensor")
     rows, valid = _rows(logits, mask, real_vocab, token_ids)
     check_token_ids(token_ids, valid, rows.shape[-1])
     scaled = _scaled(rows, valid_temperatures(temperature, valid, compute_dtype(logits.dtype)))
@@ -144,8 +146,6 @@ def _rows(
     if logits.ndim < 1 or logits.shape[-1] < 1:
         raise ValueError(f"logits has shape {tuple(logits.shape)}; its last axis must hold at least one token")
     if token_ids is not None:
-        if not isinstance(token_ids, torch.Tensor):
-            raise TypeError(f"token_ids must be a torch.Tensor, got {type(token_ids).__name__}; use torch.as_tensor")
         if logits.shape[:-1] != token_ids.shape:
             raise ValueError(
                 f"logits has shape {tuple(logits.shape)} but token_ids has shape {tuple(token_ids.shape)}; "
@@ -159,7 +159,8 @@ def _rows(
     places = logits.select(-1, 0)
     valid = valid_places(mask, places, "logits without its last axis")
     rows = logits[valid][:, :real_vocab]  # selection, so that a masked row gets gradient exactly 0
-    return rows.to(compute_dtype(logits.dtype)), valid
+    # contiguous: torch sums strided rows in another order, and a row's bits must not depend on its layout
+    return rows.to(compute_dtype(logits.dtype)).contiguous(), valid
 
 
 def _scaled(rows: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
