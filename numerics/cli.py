@@ -181,7 +181,7 @@ def explain_command(name: str) -> None:
 
 @main.command("faults")
 @click.argument("ids", nargs=-1, metavar="[FAULT]...")
-@click.option("--matrix", "full", is_flag=True, help="Every fault against every property, not only those it names.")
+@click.option("--matrix", "full", is_flag=True, help="On the first seed, every fault against every property too.")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="How many seeds, from 0.")
 @click.option(
     "--max-examples", type=click.IntRange(min=1), default=100, show_default=True, help="Examples per property."

@@ -241,7 +241,7 @@ def test_strides_do_not_matter_and_inputs_are_not_modified(function: Any, dtype:
     for view in views.values():
         assert same(call(function, view, ids, temperature=0.7, top_k=4), want)
     expanded, one_id = base[:1].expand(4, 6), ids[:1].expand(4)
-    mask, ts = torch.ones(1).expand(4), torch.tensor([0.7]).expand(4)
+    mask, ts = torch.ones(1).expand(4), torch.tensor([0.7], dtype=torch.float64).expand(4)
     got = call(function, expanded, one_id, temperature=ts, mask=mask, top_k=4)
     assert same(got, want[:1].repeat(4))
     assert same(base, kept)

@@ -89,10 +89,9 @@ def markdown(kills: Sequence[Kill], faults: Iterable[Fault], *, max_examples: in
     seeds = len({k.seed for k in kills})
     caught = {fault.id: caught_by_assert_close(fault) for fault in chosen}
     lines = [
-        f"{len(chosen)} faults, {seeds} seeds, at most {max_examples} generated examples a property. In brackets the "
-        "median number of "
-        "examples until the first failure (special cases come first and count); `7/10` is the number of seeds on which "
-        "the property killed at all, where not all. Bold: what the fault names, which must kill it on every seed. "
+        f"{len(chosen)} faults, {seeds} seeds, at most {max_examples} generated examples a property. Bold: what the fault "
+        "names, which must kill it on every seed, with the median number of examples until the first failure in brackets "
+        "(special cases come first and count). The others: who else noticed, on the first seed. "
         f"`assert_close`: whether 20 random normal inputs with `torch.testing.assert_close`'s defaults notice: "
         f"{sum(caught.values())} of {len(chosen)}.",
         "",
