@@ -6,6 +6,7 @@ Importing this module loads neither torch nor Hypothesis: a pytest run that uses
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Runnable", "parametrize_with_checks", "runnable_checks"]
 
 _RESULTS = pytest.StashKey[list["Result"]]()
+#: (counts by status, throughput) of every xdist worker
+_FROM_WORKERS = pytest.StashKey[list[tuple[dict[str, int], list[Any]]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -152,15 +155,41 @@ def _write(config: pytest.Config, result: Result) -> None:
         file.write(json.dumps(as_record(result), allow_nan=False) + "\n")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Under pytest-xdist, hand what this worker measured to the controller."""
+    config, results = session.config, session.config.stash.get(_RESULTS, [])
+    if results and hasattr(config, "workeroutput"):
+        from numerics.suite.report import counts, throughput
+
+        config.workeroutput["numerics"] = (dict(counts(results)), throughput(results))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what an xdist worker measured."""
+    measured = getattr(node, "workeroutput", {}).get("numerics")
+    if measured:
+        node.config.stash.setdefault(_FROM_WORKERS, []).append(measured)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Counts by status and rows per second by contract, the oracle counted in."""
-    results = config.stash.get(_RESULTS, [])
-    if not results:
+    results, parts = config.stash.get(_RESULTS, []), list(config.stash.setdefault(_FROM_WORKERS, []))
+    if not results and not parts:
         return
-    from numerics.suite.report import summary, throughput
+    from numerics.suite.report import counts, status_line, throughput
 
+    parts.append((dict(counts(results)), throughput(results)))
+    statuses: Counter[str] = Counter()
+    totals: dict[str, list[float]] = {}
+    for found, measured in parts:
+        statuses.update(found)
+        for contract, *numbers in measured:
+            totals[contract] = [a + b for a, b in zip(totals.get(contract, [0, 0, 0.0]), numbers, strict=True)]
     terminalreporter.section("numerics")
-    terminalreporter.write_line(summary(results))
-    for contract, examples, rows, seconds in throughput(results):
+    terminalreporter.write_line(status_line(statuses))
+    for contract, (examples, rows, seconds) in totals.items():
         rate = f"{rows / seconds:,.0f} rows/s, {examples / seconds:,.0f} examples/s" if seconds else ""
-        terminalreporter.write_line(f"{contract:16} {examples:>8,} examples  {rows:>9,} rows  {seconds:7.1f} s  {rate}")
+        terminalreporter.write_line(
+            f"{contract:16} {examples:>8,.0f} examples  {rows:>9,.0f} rows  {seconds:7.1f} s  {rate}"
+        )

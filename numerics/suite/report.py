@@ -18,7 +18,17 @@ from numerics.suite.contracts import CONTRACTS
 from numerics.suite.measure import mp
 from numerics.suite.runner import EDGES, STATUSES, Finding, Result
 
-__all__ = ["as_record", "describe", "findings", "headline", "reproduction", "summary", "throughput"]
+__all__ = [
+    "as_record",
+    "counts",
+    "describe",
+    "findings",
+    "headline",
+    "reproduction",
+    "status_line",
+    "summary",
+    "throughput",
+]
 
 
 def headline(result: Result) -> str:
@@ -178,8 +188,17 @@ def findings(results: Iterable[Result]) -> dict[tuple[str, str, str, str], list[
 
 def summary(results: Sequence[Result]) -> str:
     """``304 passed, 2 failed, 12 not applicable``; every status apart."""
-    counts = Counter(result.status for result in results)
-    return ", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s]) or "no checks"
+    return status_line(counts(results))
+
+
+def counts(results: Iterable[Result]) -> Counter[str]:
+    """How many results have each status."""
+    return Counter(result.status for result in results)
+
+
+def status_line(found: Counter[str]) -> str:
+    """Counts by status as one line, every status apart."""
+    return ", ".join(f"{found[s]} {s}" for s in STATUSES if found[s]) or "no checks"
 
 
 def throughput(results: Iterable[Result]) -> list[tuple[str, int, int, float]]:
