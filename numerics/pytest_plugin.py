@@ -174,7 +174,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Counts by status and rows per second by contract, the oracle counted in."""
-    results, parts = config.stash.get(_RESULTS, []), list(config.stash.setdefault(_FROM_WORKERS, []))
+    results, measured_there = config.stash.get(_RESULTS, []), config.stash.get(_FROM_WORKERS, None)
+    parts = list(measured_there or [])
     if not results and not parts:
         return
     from numerics.suite.report import counts, status_line, throughput

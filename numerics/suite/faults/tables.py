@@ -91,7 +91,8 @@ def markdown(kills: Sequence[Kill], faults: Iterable[Fault], *, max_examples: in
     lines = [
         f"{len(chosen)} faults, {seeds} seeds, at most {max_examples} generated examples a property. Bold: what the "
         "fault names, which must kill it on every seed; in brackets the median number of examples until the first one "
-        "(special cases come first and count). The others: who else noticed on the first seed with a fifth of the examples. "
+        "(special cases come first and count). The others: who else noticed on the first seed with a fifth of the "
+        "examples. "
         f"`assert_close`: whether 20 random normal inputs with `torch.testing.assert_close`'s defaults notice: "
         f"{sum(caught.values())} of {len(chosen)}.",
         "",
