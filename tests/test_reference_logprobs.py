@@ -63,8 +63,8 @@ def exact(logits: torch.Tensor, temperature: float) -> tuple[list[Any], Any, flo
     compute = np.float64 if logits.dtype == torch.float64 else np.float32
     y = [float(v) for v in logits.to(torch.float64).numpy().astype(compute) / compute(temperature)]
     top, finite = max(y), [v for v in y if v > -INF]
-    gaps = [MP.mpf(top) - MP.mpf(v) for v in finite]
-    log_s = MP.log(MP.fsum(MP.exp(-g) for g in gaps))
+    gaps = sorted(MP.mpf(top) - MP.mpf(v) for v in finite)
+    log_s = MP.log1p(MP.fsum(MP.exp(-g) for g in gaps[1:]))  # log(1 + 1e-87) would need more than 60 digits
     values = [-log_s - (MP.mpf(top) - MP.mpf(v)) if v > -INF else -MP.inf for v in y]
     entropy = log_s + MP.fsum(MP.exp(-g - log_s) * g for g in gaps)
     tail = MP.fsum(MP.exp(-g) * (1 + g) ** 2 for g in gaps if g > 0)
