@@ -1,218 +1,470 @@
-"""The mismatch reference on hand-made inputs: every field, every edge, every error message."""
+"""The reference's mismatch figures against exact fractions and plain float64 numpy, field by field."""
 
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
 import math
-import statistics
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
 
+import mpmath
+import numpy as np
 import pytest
 import torch
 
-import numerics
-from numerics import reference
-from numerics.reference.mismatch import MismatchState
+from numerics import functional
+from numerics.formats import FORMATS
+from numerics.reference import Mismatch, MismatchState
 from numerics.reference.state import CoMoments, Moments
 
-NAN, INF = math.nan, math.inf
-COUNTS = ("valid", "valid_count", "nonfinite_count", "narrowed_count", "positive_count", "overflow_count")
+INF, NAN = math.inf, math.nan
+MP = mpmath.MPContext()
+MP.dps = 60
+F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
+COUNTS = tuple(f.name for f in dataclasses.fields(Mismatch) if f.name.endswith("count"))
+FIGURES = tuple(f"{what}_diff_{how}" for what in ("logprobs", "probs") for how in ("max", "mean", "std"))
+PEARSONS = ("probs_pearson", "logprobs_pearson")
+TINY, TINY64 = 2.0**-149, 5e-324
 
 
-def tensor(*values, dtype=torch.float32):
-    return torch.tensor(values, dtype=dtype)
+def run(
+    rollout: Any, trainer: Any, mask: Any = None, *, dtypes: Sequence[torch.dtype] = (F32, F32), **kw: Any
+) -> Mismatch:
+    q, p = (torch.tensor(x, dtype=F64).to(dtype) for x, dtype in zip((rollout, trainer), dtypes, strict=True))
+    return functional.mismatch(q, p, None if mask is None else torch.tensor(mask), **kw)
 
 
-def test_the_seed_example():
-    """One ULP apart: the count sees it, probabilities cannot."""
-    m = numerics.mismatch(tensor(-0.10000000149), tensor(-0.10000000894))
-    assert (m.logprobs_mismatch_count, m.probs_diff_max, m.ulp_histogram[1]) == (1, 0.0, 1)
-    assert m.logprobs_diff_max == 2.0**-27
-
-
-def test_every_figure_against_plain_python():
-    q, p = [-0.5, -1.0, -2.5, -3.0], [-0.5, -1.25, -2.0, -4.5]
-    m = reference.mismatch(tensor(*q), tensor(*p))
-    d = [abs(a - b) for a, b in zip(p, q, strict=True)]
-    single = [[float(torch.tensor(v, dtype=torch.float64).exp().float()) for v in side] for side in (q, p)]
-    e = [abs(a - b) for a, b in zip(*single, strict=True)]
-    unit = 2.0**-50
-    assert (m.logprobs_diff_max, m.probs_diff_max) == (1.5, max(e))
-    assert abs(m.logprobs_diff_mean - statistics.fmean(d)) <= unit
-    assert abs(m.logprobs_diff_std - statistics.stdev(d)) <= unit
-    assert abs(m.probs_diff_mean - statistics.fmean(e)) <= unit
-    assert abs(m.probs_diff_std - statistics.stdev(e)) <= unit
-    assert abs(m.logprobs_pearson - statistics.correlation(q, p)) <= 8 * unit
-    assert abs(m.probs_pearson - statistics.correlation(*single)) <= 8 * unit
-    assert abs(reference.mismatch(tensor(*q), tensor(*p), ddof=0).logprobs_diff_std - statistics.pstdev(d)) <= unit
-
-
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 3)])
-def test_nothing_compared_is_not_agreement(shape):
-    m = reference.mismatch(torch.zeros(shape), torch.ones(shape), torch.zeros(shape))
-    figures = {k: v for k, v in m.as_dict().items() if isinstance(v, float)}
-    assert all(getattr(m, name) == 0 for name in (*COUNTS, "logprobs_mismatch_count", "bit_mismatch_count"))
-    assert len(figures) == 8
-    assert all(map(math.isnan, figures.values()))
-
-
-def test_one_token_has_neither_deviation_nor_correlation():
-    m = reference.mismatch(tensor(-1.0), tensor(-2.0))
-    assert (m.logprobs_diff_mean, m.logprobs_diff_max) == (1.0, 1.0)
-    assert all(map(math.isnan, (m.logprobs_diff_std, m.probs_diff_std, m.probs_pearson, m.logprobs_pearson)))
-
-
-@pytest.mark.parametrize(
-    ("q", "p", "unequal", "bits", "nonfinite", "largest"),
-    [
-        (0.0, -0.0, 0, 1, 0, 0.0),
-        (-INF, -INF, 0, 0, 1, 0.0),
-        (-INF, -1.0, 1, 1, 1, INF),
-        (INF, -INF, 1, 1, 1, INF),
-        (NAN, NAN, 1, 0, 1, NAN),
-        (NAN, -1.0, 1, 1, 1, NAN),
-        (-1e-45, -3e-45, 1, 1, 0, 2.0**-149),
-    ],
-)
-def test_single_values(q, p, unequal, bits, nonfinite, largest):
-    m = reference.mismatch(tensor(q, -1.0), tensor(p, -1.0))
-    assert (m.logprobs_mismatch_count, m.bit_mismatch_count, m.nonfinite_count) == (unequal, bits, nonfinite)
-    assert m.logprobs_diff_max == largest or (math.isnan(largest) and math.isnan(m.logprobs_diff_max))
-
-
-def test_one_cast_for_mixed_dtypes():
-    m = reference.mismatch(tensor(-1.0, -0.1, dtype=torch.bfloat16), tensor(-1.0, -0.1, dtype=torch.float64))
-    assert m.logprobs_mismatch_count == 1
-    assert m.narrowed_count == 1  # float64's -0.1 is no float32; bfloat16's is
-    assert m.logprobs_diff_max == abs(float(torch.tensor(-0.1).bfloat16()) - float(torch.tensor(-0.1)))
-
-
-def test_compare_in_float64():
-    q, p = tensor(-1.0, dtype=torch.float64), tensor(-1.0 - 2.0**-50, dtype=torch.float64)
-    assert reference.mismatch(q, p).logprobs_mismatch_count == 0
-    m = reference.mismatch(q, p, compare_dtype=torch.float64)
-    assert (m.logprobs_mismatch_count, m.narrowed_count, m.compare_dtype) == (1, 0, "float64")
-    assert len(m.ulp_histogram) == 66
-    assert m.ulp_histogram[3] == 1  # four steps of 2^-52
-
-
-def test_positive_values_and_overflow_are_counted():
-    m = reference.mismatch(tensor(1.0, 89.0, INF, -1.0), tensor(-1.0, -1.0, -1.0, -1.0))
-    assert (m.positive_count, m.overflow_count) == (3, 1)
-    assert m.probs_diff_max == INF
-
-
-def test_histogram_at_powers_of_two():
-    steps = [0, 1, 2, 3, 4, 7, 8, 1 << 20, (1 << 20) - 1]
-    base = 0x3F800000
-    q = torch.full((len(steps),), base, dtype=torch.int32).view(torch.float32)
-    p = torch.tensor([base + s for s in steps], dtype=torch.int32).view(torch.float32)
-    h = reference.mismatch(q, p).ulp_histogram
-    assert {k: v for k, v in enumerate(h) if v} == {0: 1, 1: 1, 2: 2, 3: 2, 4: 1, 20: 1, 21: 1}
-    assert len(h) == 34
-    full = reference.mismatch(tensor(-INF), tensor(INF)).ulp_histogram
-    assert full[32] == 1
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_counts_under_flush_to_zero(dtype):
-    q, p = tensor(-1e-40, -1.0, -2e-41, dtype=dtype), tensor(-2e-40, -1.0, 0.0, dtype=dtype)
-    want = reference.mismatch(q, p)
-    assert torch.set_flush_denormal(True)
+@contextmanager
+def flush_to_zero() -> Iterator[None]:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush denormals")
     try:
-        got = reference.mismatch(q, p)
+        yield
     finally:
         torch.set_flush_denormal(False)
-    assert got.logprobs_mismatch_count == want.logprobs_mismatch_count == 2
-    assert (got.ulp_histogram, got.narrowed_count) == (want.ulp_histogram, want.narrowed_count)
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (2, 2), (1, 2, 2)])
-@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.uint8, torch.float32, torch.bfloat16])
-def test_shapes_and_masks(shape, mask_dtype):
-    size = math.prod(shape)
-    q = -torch.arange(1.0, size + 1).reshape(shape)
-    mask = torch.ones(shape, dtype=mask_dtype)
-    assert reference.mismatch(q, 2 * q, mask).valid_count == size
-    assert reference.mismatch(q, 2 * q, mask) == reference.mismatch(q, 2 * q)
+def bits(value: Any) -> Any:
+    """What two equal results share: floats by their bits, all NaNs alike."""
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else struct.pack("<d", value)
+    return value
 
 
-def test_no_gradient_and_no_modification():
-    q, p = tensor(-1.0, -2.0).requires_grad_(), tensor(-1.5, NAN).requires_grad_()
-    m = reference.mismatch(q, p, tensor(1, 0))
-    assert m.logprobs_diff_max == 0.5
-    assert q.grad is None
-    assert q._version == p._version == 0
+def same(a: Mismatch, b: Mismatch, fields: Sequence[str] | None = None) -> bool:
+    names = fields or tuple(a.as_dict())
+    return all(bits(getattr(a, name)) == bits(getattr(b, name)) for name in names)
 
 
-def parts():
-    return [(tensor(-0.5, -1.0), tensor(-0.5, -1.5)), (tensor(-3.0), tensor(-2.0)), (tensor(-0.1, -7.0, -2.0),) * 2]
+def histogram(distances: dict[int, int], length: int = 34) -> tuple[int, ...]:
+    """``{bin: tokens}`` as a tuple; bin -1 is the last one."""
+    out = [0] * length
+    for place, tokens in distances.items():
+        out[place] += tokens
+    return tuple(out)
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-def test_merging_in_any_order(order):
-    pairs = parts()
-    whole = reference.mismatch(*(torch.cat(side) for side in zip(*pairs, strict=True)))
-    state = MismatchState()
-    for k in order:
-        state = state.merge(MismatchState().update(*pairs[k]))
-    merged = state.compute()
-    assert merged.logprobs_mismatch_count == whole.logprobs_mismatch_count == 2
-    assert merged.ulp_histogram == whole.ulp_histogram
-    assert merged.logprobs_diff_max == whole.logprobs_diff_max
-    for name in ("logprobs_diff_mean", "logprobs_diff_std", "probs_diff_std", "probs_pearson", "logprobs_pearson"):
-        assert abs(getattr(merged, name) - getattr(whole, name)) <= 2.0**-49
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+ROLLOUT = [-0.5, -2.0, -0.125, -7.5, -1.0, -0.0078125]
+TRAINER = [-0.25, -2.0, -0.1875, -7.0, -3.0, -0.0078125]
 
 
-def test_an_empty_state_changes_no_bit():
-    state = MismatchState().update(*parts()[0])
-    before = repr(state.compute())
-    assert repr(state.merge(MismatchState()).compute()) == before
-    assert repr(MismatchState().merge(state).compute()) == before
+def exact_figures(q: Sequence[float], p: Sequence[float], ddof: int, fmt: str) -> dict[str, Any]:
+    """Every figure with 60 digits, from the cast pair; P and Q are the correctly rounded exponentials."""
+    P, Q = ([FORMATS[fmt].round(MP.exp(MP.mpf(v))) for v in x] for x in (p, q))
+    out: dict[str, Any] = {}
+    for name, a, b in (("logprobs", p, q), ("probs", P, Q)):
+        xs, ys = [Fraction(v) for v in a], [Fraction(v) for v in b]
+        d, n = [abs(x - y) for x, y in zip(xs, ys, strict=True)], len(xs)
+        mean, mx, my = sum(d) / n, sum(xs) / n, sum(ys) / n
+        variance = sum((v - mean) ** 2 for v in d) / (n - ddof)
+        sxy = sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True))
+        sxx, syy = sum((x - mx) ** 2 for x in xs), sum((y - my) ** 2 for y in ys)
+        roots = MP.sqrt(MP.mpf(sxx.numerator) / sxx.denominator * syy.numerator / syy.denominator)
+        out[f"{name}_diff_max"], out[f"{name}_diff_mean"] = max(d), mean
+        out[f"{name}_diff_std"] = MP.sqrt(MP.mpf(variance.numerator) / variance.denominator)
+        out[f"{name}_pearson"] = MP.mpf(sxy.numerator) / sxy.denominator / roots
+    return out
 
 
-def test_update_and_merge_return_the_state():
-    state = MismatchState()
-    assert state.update(tensor(-1.0), tensor(-1.0)) is state
-    assert state.merge(MismatchState()) is state
+@pytest.mark.parametrize("fmt", ["float32", "float64"])
+@pytest.mark.parametrize("ddof", [0, 1, 2])
+@pytest.mark.parametrize("mask", [None, [1, 1, 0, 1, 1, 1], [1, 0, 0, 1, 1, 0]], ids=str)
+def test_figures_are_the_exact_ones(mask: list[int] | None, ddof: int, fmt: str) -> None:
+    dtype = FORMATS[fmt].dtype
+    got = run(ROLLOUT, TRAINER, mask, dtypes=(dtype, dtype), compare_dtype=dtype, ddof=ddof)
+    pairs = [(q, p) for q, p, m in zip(ROLLOUT, TRAINER, mask or [1] * 6, strict=True) if m]
+    q, p = zip(*pairs, strict=True)
+    n, u = len(q), 2.0**-53
+    for name, want in exact_figures(q, p, ddof, fmt).items():
+        # two-pass moments in float64: n roundings a sum and a few more, relative to figures of one magnitude; float64's
+        # own exp (within 1 ulp of P <= 1) moves the probabilities' figures by up to 2^-52 each
+        exp_error = 2 * u if fmt == "float64" and name.startswith("probs") else 0.0
+        allowed = (4 * n + 8) * u * abs(float(want)) + exp_error * (64 if name.endswith("pearson") else 2)
+        assert (
+            abs(float(MP.mpf(getattr(got, name)) - MP.mpf(want.numerator) / want.denominator)) <= allowed
+            if (isinstance(want, Fraction))
+            else abs(float(MP.mpf(getattr(got, name)) - want)) <= allowed
+        ), name
+    assert (got.valid, got.valid_count, got.compare_dtype) == (1, n, fmt)
+    assert got.logprobs_mismatch_count == got.bit_mismatch_count == sum(a != b for a, b in pairs)
+    assert sum(got.ulp_histogram) == n
+    assert got.ulp_histogram[0] == sum(a == b for a, b in pairs)
 
 
-def test_states_of_other_options_do_not_merge():
-    with pytest.raises(ValueError, match=r"cannot merge a state of compare_dtype torch\.float64 into one of torch"):
-        MismatchState().merge(MismatchState(compare_dtype=torch.float64))
+def test_one_ulp_apart_with_equal_probabilities() -> None:
+    got = run([-0.10000000149], [-0.10000000894])
+    assert (got.logprobs_mismatch_count, got.bit_mismatch_count, got.valid_count) == (1, 1, 1)
+    assert got.probs_diff_max == got.probs_diff_mean == 0.0
+    assert got.logprobs_diff_max == got.logprobs_diff_mean == 2.0**-27
+    assert got.ulp_histogram == histogram({1: 1})
 
 
-def test_nan_wins_whatever_the_order():
-    sound, spoiled = Moments.of(torch.tensor([1.0, 2.0]).double()), Moments.of(torch.tensor([NAN]).double())
-    assert math.isnan(sound.merge(spoiled).maximum)
-    assert math.isnan(spoiled.merge(sound).maximum)
+def test_exp_is_rounded_correctly_to_float32() -> None:
+    ps = torch.linspace(-104, 0, 997, dtype=F32)  # subnormal probabilities and zero as well
+    got = functional.mismatch(torch.full_like(ps, -INF), ps)  # exp(-inf) = 0, so the differences are P itself
+    want = [FORMATS["float32"].round(MP.exp(MP.mpf(v))) for v in ps.tolist()]
+    assert got.probs_diff_max == 1.0
+    assert got.probs_diff_mean == pytest.approx(math.fsum(want) / 997, rel=1000 * 2.0**-53)
+    assert got.nonfinite_count == 997
 
 
-def test_a_constant_has_deviation_0_and_no_correlation():
-    third = torch.full((7,), 0.1).double()
-    assert Moments.of(third).std() == 0.0
-    assert math.isnan(CoMoments.of(third, torch.arange(7.0).double()).pearson())
+# --- no token, one token, special values -----------------------------------------------------------------------------
+
+_EMPTY = [(shape, None) for shape in [(0,), (3, 0), (0, 2, 2)]] + [(s, 0) for s in [(), (4,), (2, 3), (2, 1, 3)]]
+
+
+@pytest.mark.parametrize(("shape", "mask"), _EMPTY, ids=str)
+@pytest.mark.parametrize("fill", [-1.0, NAN, INF])
+def test_nothing_valid(shape: tuple[int, ...], mask: int | None, fill: float) -> None:
+    x = torch.full(shape, fill)
+    got = functional.mismatch(x, x - 1, None if mask is None else torch.zeros(shape))
+    for name, value in got.as_dict().items():
+        if name == "compare_dtype":
+            continue
+        assert (
+            value == (0,) * 34
+            if name == "ulp_histogram"
+            else value == 0
+            if name[-5:] in ("valid", "count")
+            else (math.isnan(value))
+        ), name
+    assert same(got, MismatchState().compute())
+
+
+def test_one_token() -> None:
+    got = run([-1.0], [-0.5])
+    assert (got.valid, got.valid_count, got.logprobs_mismatch_count) == (1, 1, 1)
+    assert got.logprobs_diff_max == got.logprobs_diff_mean == 0.5
+    P, Q = (FORMATS["float32"].round(MP.exp(MP.mpf(v))) for v in (-0.5, -1.0))
+    assert got.probs_diff_max == got.probs_diff_mean == P - Q
+    for name in ("logprobs_diff_std", "probs_diff_std", *PEARSONS):
+        assert math.isnan(getattr(got, name))
+    assert run([-1.0], [-0.5], ddof=0).logprobs_diff_std == 0.0
+
+
+#: q, p -> nonfinite, value mismatches, bit mismatches, |d|, |P - Q|, bin
+SPECIAL = [
+    (NAN, NAN, 1, 1, 0, NAN, NAN, -1),
+    (NAN, -1.0, 1, 1, 1, NAN, NAN, -1),
+    (-1.0, NAN, 1, 1, 1, NAN, NAN, -1),
+    (-INF, -INF, 1, 0, 0, 0.0, 0.0, 0),
+    (INF, INF, 1, 0, 0, 0.0, 0.0, 0),
+    (-INF, INF, 1, 1, 1, INF, INF, 32),
+    (-INF, 0.0, 1, 1, 1, INF, 1.0, 31),
+    (0.0, -0.0, 0, 0, 1, 0.0, 0.0, 0),
+    (-0.0, -0.0, 0, 0, 0, 0.0, 0.0, 0),
+    (-INF, -FORMATS["float32"].max, 1, 1, 1, INF, 0.0, 1),  # neighbours on the ordered line
+    (TINY, -TINY, 0, 1, 1, 2 * TINY, 0.0, 2),
+]
+
+
+@pytest.mark.parametrize("case", SPECIAL, ids=lambda c: f"{c[0]} {c[1]}")
+@pytest.mark.parametrize("beside", [0, 3])
+def test_special_values_are_never_hidden(case: tuple[Any, ...], beside: int) -> None:
+    q, p, nonfinite, unequal, other_bits, d, e, place = case
+    got = run([q, *[-1.0] * beside], [p, *[-1.0] * beside])
+    assert got.nonfinite_count == nonfinite
+    assert got.logprobs_mismatch_count == unequal
+    assert got.bit_mismatch_count == other_bits
+    assert got.ulp_histogram == tuple(map(sum, zip(histogram({place: 1}), histogram({0: beside}), strict=True)))
+    for name, want in (("logprobs_diff", d), ("probs_diff", e)):
+        assert bits(getattr(got, f"{name}_max")) == bits(want)
+        assert getattr(got, f"{name}_mean") == pytest.approx(want / (1 + beside), rel=2**-52, nan_ok=True)
+    assert math.isnan(got.logprobs_diff_std) == (not math.isfinite(d) or beside == 0)
+    if nonfinite:
+        assert math.isnan(got.logprobs_pearson)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("q", "p"),
+    [([-1.0, -1.0, -1.0], [-1.0, -2.0, -3.0]), ([-0.1] * 5, [-0.3] * 5), ([0.0, -0.0], [-1.0, -2.0])],
+)
+def test_a_constant_side_has_no_correlation(q: list[float], p: list[float]) -> None:
+    for got in (run(q, p), run(p, q)):
+        assert math.isnan(got.logprobs_pearson)
+        assert math.isnan(got.probs_pearson)
+    assert run([-0.1] * 5, [-0.3] * 5).logprobs_diff_std == 0.0  # exactly: min == max
+
+
+def test_correlation_stays_within_one_and_an_underflowing_moment_gives_nan() -> None:
+    x = np.linspace(-9, -0.1, 1001)
+    for q, p, sign in ((x, x, 1), (x, x * 0.5, 1), (x, -10 - x, -1)):
+        r = run(q, p).logprobs_pearson
+        assert abs(r) <= 1
+        assert r == pytest.approx(sign, abs=1e-6)
+    for scale in (1e-200, 1e200):  # second moments of 0 and of infinity
+        got = run([scale, 2 * scale], [scale, 3 * scale], dtypes=(F64, F64), compare_dtype=F64)
+        assert math.isnan(got.logprobs_pearson)
+
+
+# --- casts and the counts of values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtypes", list(itertools.product([F64, F32, F16, BF16], repeat=2)), ids=str)
+def test_mixed_dtypes_are_cast_once(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    q, p = ([-0.1, -2.7, -0.003, -11.1], [-0.11, -2.7, -0.004, -11.3])
+    got = run(q, p, dtypes=dtypes)
+    casts = [[float(torch.tensor(v, dtype=F64).to(d).to(F32)) for v in x] for x, d in zip((q, p), dtypes, strict=True)]
+    assert same(dataclasses.replace(got, narrowed_count=0), run(*casts))
+    assert got.narrowed_count == 4 * dtypes.count(F64)  # no other dtype loses anything in float32
+    assert run(q, p, dtypes=dtypes, compare_dtype=F64).narrowed_count == 0
+
+
+def test_narrowed_values_are_counted_and_float64_keeps_them_apart() -> None:
+    a, b = -0.1, math.nextafter(-0.1, 0)
+    narrowed = run([a, -0.5, -1.0, NAN, -1e300, -1e-60], [b, -0.5, -1.0, NAN, -INF, -0.0], dtypes=(F64, F64))
+    assert narrowed.narrowed_count == 4  # both of the first token, -1e300 -> -inf, -1e-60 -> -0
+    assert narrowed.logprobs_mismatch_count == 1  # the NaN; what separated the others is gone
+    assert run([a, NAN], [b, 0.0], [1, 0], dtypes=(F64, F64)).narrowed_count == 2
+    wide = run([a, -0.5], [b, -0.5], dtypes=(F64, F64), compare_dtype=F64)
+    assert (wide.narrowed_count, wide.logprobs_mismatch_count, wide.bit_mismatch_count) == (0, 1, 1)
+    assert wide.logprobs_diff_max == b - a
+    assert wide.ulp_histogram == histogram({0: 1, 1: 1}, 66)
+    assert wide.compare_dtype == "float64"
+
+
+def test_positive_and_overflowing_values_are_counted_per_value() -> None:
+    q = [1.0, TINY, 0.0, -0.0, NAN, INF, 88.0, 89.0, 5.0]
+    p = [1.0, -1.0, 0.0, -1.0, -1.0, -1.0, 89.0, 89.0, -INF]
+    got = run(q, p)
+    assert got.positive_count == 9  # 1, 1; tiny; inf; 88, 89; 89, 89; 5
+    assert got.overflow_count == 3  # exp(89) > max float32 = exp(88.72...); inf itself is not finite
+    assert got.nonfinite_count == 3
+    assert run([88.0], [89.0]).probs_diff_max == INF
+    assert run([89.0], [89.0]).probs_diff_max == 0.0
+    wide = {"dtypes": (F64, F64), "compare_dtype": F64}
+    assert run([89.0, 709.0], [89.5, 710.0], **wide).overflow_count == 1
+    assert run(q, p, [0] * 9).positive_count == run(q, p, [0] * 9).overflow_count == 0
+
+
+# --- ULPs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float64"])
+def test_histogram_bins_are_powers_of_two(fmt: str) -> None:
+    form = FORMATS[fmt]
+    options = {"dtypes": (form.dtype, form.dtype), "compare_dtype": form.dtype}
+    for k in range(form.bits - 1):  # the largest distances cross zero
+        for steps in {2**k - 1, 2**k, 2**k + 1}:
+            low = form.from_ordinal(-form.max_ordinal)
+            high = form.from_ordinal(-form.max_ordinal + steps)
+            got = run([low], [high], **options)
+            assert got.ulp_histogram == histogram({steps.bit_length(): 1}, form.bits + 2), steps
+            assert run([high], [low], **options).ulp_histogram == got.ulp_histogram
+    widest = run([-INF, NAN], [INF, 1.0], **options)
+    assert widest.ulp_histogram == histogram({(2 * form.max_ordinal).bit_length(): 1, -1: 1}, form.bits + 2)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "compare", "tiny"),
     [
-        ((tensor(-1.0), tensor(-1.0, -2.0)), ValueError, r"rollout has shape \(1,\) but trainer has shape \(2,\)"),
-        ((tensor(-1.0), torch.zeros(1, 1)), ValueError, r"nothing is broadcast"),
-        ((tensor(1, dtype=torch.int64), tensor(-1.0)), TypeError, "rollout has dtype torch.int64; it must be floating"),
-        ((tensor(-1.0), tensor(True, dtype=torch.bool)), TypeError, "trainer has dtype torch.bool"),
-        (([-1.0], tensor(-1.0)), TypeError, "rollout must be a torch.Tensor, got list"),
-        ((tensor(-1.0), tensor(-1.0), tensor(0.5)), ValueError, r"mask holds 0\.5; only 0 and 1"),
-        ((tensor(-1.0), tensor(-1.0), tensor(NAN)), ValueError, "mask holds nan; only 0 and 1"),
-        ((tensor(-1.0), tensor(-1.0), tensor(2, dtype=torch.int64)), ValueError, "mask holds 2; only 0 and 1"),
-        ((tensor(-1.0), tensor(-1.0), tensor(1, 1)), ValueError, r"mask has shape \(2,\) but rollout has shape \(1,\)"),
-        ((tensor(-1.0), tensor(-1.0), [1]), TypeError, "mask must be a torch.Tensor or None, got list"),
-        ((tensor(-1.0), torch.zeros(1, device="meta")), ValueError, "rollout is on cpu but trainer is on meta"),
+        ((F32, F32), F32, TINY),
+        ((F64, F64), F64, TINY64),
+        ((F64, F64), F32, TINY),  # the cast to a subnormal float32 is flushed by nothing either
+        ((BF16, BF16), F32, 2.0**-133),
+        ((F16, F32), F32, 2.0**-24),
+    ],
+    ids=str,
+)
+def test_flush_to_zero_changes_no_count(dtypes: Any, compare: torch.dtype, tiny: float) -> None:
+    # built in IEEE mode: distances 1, 2, and further ones between subnormals and across the smallest normal
+    wide = torch.tensor([0.0, tiny, -tiny, 3 * tiny, -5 * tiny, tiny, -0.0], dtype=F64)
+    far = torch.tensor([-tiny, tiny, tiny, -4 * tiny, -5 * tiny, 0.0, 0.0], dtype=F64)
+    q, p = wide.to(dtypes[0]), far.to(dtypes[1])
+    want = functional.mismatch(q, p, compare_dtype=compare)
+    assert (want.logprobs_mismatch_count, want.bit_mismatch_count, want.positive_count) == (4, 5, 5)
+    with flush_to_zero():
+        got = functional.mismatch(q, p, compare_dtype=compare)
+    assert same(got, want, (*COUNTS, "valid", "ulp_histogram", "compare_dtype"))
+
+
+# --- shapes, masks, inputs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 2, 3), (6, 1, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, F32, BF16], ids=str)
+def test_masks_select_whatever_the_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    q, p, mask = torch.tensor(ROLLOUT), torch.tensor(TRAINER), torch.tensor([1, 0, 1, 1, 0, 1])
+    want = functional.mismatch(q[mask == 1], p[mask == 1])
+    for bad in (NAN, INF, -INF, 1e30):
+        spoilt = [torch.where(mask == 1, x, bad).view(shape) for x in (q, p)]
+        kept = [x.clone() for x in spoilt]
+        assert same(functional.mismatch(*spoilt, mask.to(dtype).view(shape)), want)
+        assert all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(spoilt, kept, strict=True))
+
+
+def test_zero_dimensional_and_strided_inputs() -> None:
+    assert same(functional.mismatch(torch.tensor(-1.0), torch.tensor(-0.5)), run([-1.0], [-0.5]))
+    assert functional.mismatch(torch.tensor(-1.0), torch.tensor(-0.5), torch.tensor(0)).valid == 0
+    q, p = torch.tensor(ROLLOUT).view(2, 3), torch.tensor(TRAINER).view(2, 3)
+    want = functional.mismatch(q, p)
+    assert same(functional.mismatch(q.t().contiguous().t(), torch.stack([p, p * NAN], -1)[..., 0]), want)
+    row = functional.mismatch(q[:1].repeat(4, 1), p[:1].repeat(4, 1))
+    assert same(functional.mismatch(q[:1].expand(4, 3), p[:1].expand(4, 3)), row)
+
+
+def test_no_gradient_is_carried() -> None:
+    q, p = torch.tensor(ROLLOUT, requires_grad=True), torch.tensor(TRAINER, requires_grad=True)
+    got = functional.mismatch(q, p * 1.0, torch.ones(6, requires_grad=True))
+    assert same(got, run(ROLLOUT, TRAINER))
+    for value in got.as_dict().values():
+        assert type(value) in (int, float, str, tuple)
+    assert all(type(n) is int for n in got.ulp_histogram)
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+_PARTS = [
+    ([-0.5, -2.0], [-0.25, -2.0]),
+    ([-0.125], [-0.1875]),
+    ([], []),
+    ([-7.5, -1.0, -0.3], [-7.0, -3.0, -0.3]),
+]
+
+
+def state(q: Sequence[float], p: Sequence[float]) -> MismatchState:
+    return MismatchState().update(torch.tensor(q), torch.tensor(p))
+
+
+def test_any_order_of_merging_gives_the_whole() -> None:
+    whole = state(sum((q for q, _ in _PARTS), []), sum((p for _, p in _PARTS), [])).compute()
+    for order in itertools.permutations(_PARTS):
+        merged, updated = MismatchState(), MismatchState()
+        for q, p in order:
+            assert merged.merge(state(q, p)) is merged
+            assert updated.update(torch.tensor(q), torch.tensor(p)) is updated
+        a, b, c, d = (state(q, p) for q, p in order)
+        for got in (merged.compute(), updated.compute(), a.merge(b).merge(c.merge(d)).compute()):
+            assert same(got, whole, (*COUNTS, "valid", "ulp_histogram", "logprobs_diff_max", "probs_diff_max"))
+            for name in (*FIGURES, *PEARSONS):
+                assert getattr(got, name) == pytest.approx(getattr(whole, name), rel=64 * 2.0**-53), name
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_non_finite_token_spoils_every_merge_alike(bad: float) -> None:
+    parts = [([-1.0, -2.0], [-1.5, -2.0]), ([bad], [-1.0]), ([-3.0], [-3.5])]
+    whole = state([-1.0, -2.0, bad, -3.0], [-1.5, -2.0, -1.0, -3.5]).compute()
+    for order in itertools.permutations(parts):
+        merged = MismatchState()
+        for q, p in order:
+            merged.merge(state(q, p))
+        assert same(merged.compute(), whole, (*COUNTS, "logprobs_diff_max", "logprobs_diff_mean", "logprobs_diff_std"))
+        assert math.isnan(merged.compute().logprobs_pearson)
+
+
+def test_an_empty_state_changes_no_bit_and_the_other_side_stays() -> None:
+    full = state([-0.3, -0.7, NAN], [-0.1, -0.9, 0.1])
+    kept = full.compute()
+    assert same(copy.deepcopy(full).merge(MismatchState()).compute(), kept)
+    assert same(copy.deepcopy(full).update(torch.ones(0), torch.ones(0)).compute(), kept)
+    assert same(MismatchState().merge(full).compute(), kept)
+    MismatchState().merge(full).merge(full)
+    assert same(full.compute(), kept)
+
+
+def test_ddof_belongs_to_the_standard_deviations_only() -> None:
+    seen = state([-0.5, -2.0, -1.0], [-0.25, -2.0, -3.0])
+    d = np.array([0.25, 0.0, 2.0])
+    for ddof in (0, 1, 2):
+        got = seen.compute(ddof=ddof)
+        assert got.logprobs_diff_std == pytest.approx(d.std(ddof=ddof), rel=2**-50)
+        assert same(got, seen.compute(), [n for n in got.as_dict() if not n.endswith("std")])
+    assert math.isnan(seen.compute(ddof=3).logprobs_diff_std)
+
+
+def test_moments_of_hand_made_lists() -> None:
+    x, y = [1.0, 4.0, 4.0, 7.0], [2.0, 1.0, 5.0, 4.0]
+    both = CoMoments.of(torch.tensor(x, dtype=F64), torch.tensor(y, dtype=F64))
+    assert both.x == Moments(count=4, total=16.0, m2=18.0, low=1.0, high=7.0)
+    assert (both.y.total, both.y.m2, both.cxy) == (12.0, 10.0, 6.0)
+    assert both.pearson() == pytest.approx(6 / math.sqrt(180), rel=2**-51)
+    assert (both.x.mean, both.x.maximum, both.x.constant, both.x.std(0)) == (4.0, 7.0, False, math.sqrt(4.5))
+    halves = [
+        CoMoments.of(torch.tensor(x[s], dtype=F64), torch.tensor(y[s], dtype=F64)) for s in (slice(1), slice(1, 4))
+    ]
+    assert halves[0].merge(halves[1]).merge(CoMoments()) == both == CoMoments().merge(halves[1].merge(halves[0]))
+    assert Moments().merge(Moments()) == Moments()
+    assert math.isnan(Moments().mean)
+    assert math.isnan(Moments().maximum)
+    assert math.isnan(CoMoments().pearson())
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+X = torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda f: f(X, torch.zeros(3)), ValueError, r"rollout has shape \(2,\) but trainer has shape \(3,\)"),
+        (lambda f: f(torch.zeros(2, 1), X), ValueError, r"rollout has shape \(2, 1\) but trainer has shape \(2,\)"),
+        (lambda f: f(torch.tensor(0.0), X), ValueError, r"rollout has shape \(\) but trainer has shape \(2,\)"),
+        (lambda f: f(X, torch.zeros(2, device="meta")), ValueError, "rollout is on cpu but trainer is on meta"),
+        (lambda f: f(X, X, torch.ones(3)), ValueError, r"mask has shape \(3,\) but rollout has shape \(2,\)"),
+        (lambda f: f(X, X, torch.ones(2, device="meta")), ValueError, "mask is on meta but rollout is on cpu"),
+        (lambda f: f(X, X, torch.tensor([1, 2])), ValueError, "mask holds 2; only 0 and 1"),
+        (lambda f: f(X, X, torch.tensor([-1, 1])), ValueError, "mask holds -1; only 0 and 1"),
+        (lambda f: f(X, X, torch.tensor([1.0, 0.5])), ValueError, "mask holds 0.5; only 0 and 1"),
+        (lambda f: f(X, X, torch.tensor([1.0, NAN])), ValueError, "mask holds nan; only 0 and 1"),
+        (lambda f: f(X, X, [1, 1]), TypeError, "mask must be a torch.Tensor or None, got list"),
+        (lambda f: f(X.long(), X), TypeError, "rollout has dtype torch.int64; it must be floating"),
+        (lambda f: f(X, X.bool()), TypeError, "trainer has dtype torch.bool; it must be floating"),
+        (lambda f: f(X, X.to(torch.complex64)), TypeError, "trainer has dtype torch.complex64"),
+        (lambda f: f([0.0, 0.0], X), TypeError, "rollout must be a torch.Tensor, got list"),
+        (lambda f: f(X, np.zeros(2)), TypeError, "trainer must be a torch.Tensor, got ndarray"),
+        (lambda f: f(X, None), TypeError, "trainer must be a torch.Tensor, got NoneType"),
     ],
 )
-def test_bad_input(arguments, error, message):
+@pytest.mark.parametrize("target", [functional.mismatch, MismatchState().update], ids=["mismatch", "update"])
+def test_bad_tensors(target: Any, call: Callable[[Any], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        numerics.mismatch(*arguments)
+        call(target)
 
 
-def test_bad_options():
-    with pytest.raises(ValueError, match=r"compare_dtype is torch\.float16; it must be torch\.float32 or torch"):
-        numerics.mismatch(tensor(-1.0), tensor(-1.0), compare_dtype=torch.float16)
-    with pytest.raises(ValueError, match="backend is 'fast'; it must be one of auto, reference"):
-        numerics.mismatch(tensor(-1.0), tensor(-1.0), backend="fast")
+@pytest.mark.parametrize("dtype", [F16, BF16, torch.int64, "float32", None], ids=str)
+def test_bad_compare_dtype(dtype: Any) -> None:
+    with pytest.raises(ValueError, match=rf"compare_dtype is {dtype}; it must be torch.float32 or torch.float64"):
+        functional.mismatch(X, X, compare_dtype=dtype)
+
+
+def test_states_of_other_formats_do_not_merge_and_backends_are_known() -> None:
+    with pytest.raises(ValueError, match=r"compare_dtype torch.float64 into one of torch.float32"):
+        MismatchState().merge(MismatchState(compare_dtype=F64))
+    with pytest.raises(ValueError, match="backend is 'cuda'; it must be one of auto, reference"):
+        functional.mismatch(X, X, backend="cuda")
+
+
+def test_a_refused_update_leaves_the_state_alone() -> None:
+    seen = state([-0.5, -2.0], [-0.25, -2.0])
+    kept = seen.compute()
+    with pytest.raises(ValueError, match="mask holds 3"):
+        seen.update(X, X, torch.tensor([0, 3]))
+    assert same(seen.compute(), kept)

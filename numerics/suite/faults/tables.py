@@ -10,9 +10,9 @@ from numerics.suite.faults.fault import Fault
 from numerics.suite.faults.matrix import Kill, caught_by_assert_close, median_examples
 from numerics.suite.properties import PROPERTIES
 
-__all__ = ["NOT_ALONE", "markdown", "sole_killers", "table", "verdict"]
+__all__ = ["NOT_ALONE", "markdown", "named_alone", "table", "verdict"]
 
-#: properties that are the only killer of no fault, and why they stay
+#: properties that no fault names alone, and why they stay
 NOT_ALONE = {
     "LP-07": "implied by LP-01 on every token; needs no oracle, so it guards the oracle too",
     "LP-41": "implied by LP-40; says in one line what goes wrong",
@@ -49,14 +49,12 @@ def verdict(kills: Sequence[Kill], faults: Iterable[Fault]) -> list[str]:
     return out
 
 
-def sole_killers(kills: Sequence[Kill], faults: Iterable[Fault]) -> dict[str, list[str]]:
-    """property -> faults that it alone kills, on any seed."""
-    cells = _where(kills)
+def named_alone(faults: Iterable[Fault]) -> dict[str, list[str]]:
+    """property -> faults that name it and no other: one idea that no other property is claimed to see."""
     alone: dict[str, list[str]] = {}
     for fault in faults:
-        killers = {p for (s, p), (hit, _, _) in cells.items() if s == fault.id and hit}
-        if len(killers) == 1:
-            alone.setdefault(killers.pop(), []).append(fault.id)
+        if len(fault.breaks) == 1:
+            alone.setdefault(fault.breaks[0], []).append(fault.id)
     return alone
 
 
@@ -107,13 +105,13 @@ def markdown(kills: Sequence[Kill], faults: Iterable[Fault], *, max_examples: in
         )
     alarms = sum(hit for (s, _), (hit, _, _) in cells.items() if s == "control")
     forced = [of == hit for (s, _), (hit, of, _) in cells.items() if s == "forced"]
-    alone = sole_killers(kills, chosen)
+    alone = named_alone(chosen)
     lines += [
         "",
         f"Controls (the correct code the faults are made from): {alarms} alarms. Forced failures (rubbish): killed by "
         f"{sum(forced)} of {len(forced)} properties on every seed.",
         "",
-        "Properties that are the only killer of some fault: "
+        "Properties that some fault names alone: "
         + ", ".join(f"{p} ({len(f)})" for p, f in sorted(alone.items()))
         + ".",
         "",
