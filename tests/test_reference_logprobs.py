@@ -130,6 +130,16 @@ def test_a_row_that_overflows_in_the_division_is_shifted_first(
     assert torch.isfinite(reference.entropy(logits, temperature=temperature)).all()
 
 
+@pytest.mark.xfail(reason="reported: max - y overflows to inf in float64, and 0 * inf is NaN", raises=AssertionError)
+@pytest.mark.parametrize("row", [[1e308, -1e308], [1e308, -INF, -1e308], [1.7e308, -1e300, -1.7e308]], ids=str)
+def test_an_entropy_is_finite_where_only_a_gap_overflows(row: list[float]) -> None:
+    logits = torch.tensor(row, dtype=torch.float64, requires_grad=True)
+    got = reference.entropy(logits)
+    got.backward()
+    assert got.item() == 0.0
+    assert (logits.grad == 0).all()
+
+
 @each_function
 @pytest.mark.parametrize("row", [[NAN, 1.0, 2.0], [INF, 1.0, 2.0], [INF, INF, NAN], [-INF, -INF, -INF]], ids=str)
 def test_a_row_that_is_no_distribution_gives_nan_and_only_there(function: Any, row: list[float]) -> None:
@@ -500,6 +510,21 @@ def test_bad_logits(function: Any, logits: Any, error: type[Exception], message:
 def test_bad_token_ids(function: Any, ids: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         function(LOGITS, ids)
+
+
+@pytest.mark.xfail(reason="reported: the value goes through a signed or a real type first")
+@pytest.mark.parametrize(
+    ("call_it", "error", "message"),
+    [
+        (lambda f: f(LOGITS, torch.tensor([0, 2**63 + 1], dtype=torch.uint64)), IndexError, f"is {2**63 + 1}, outside"),
+        (lambda f: f(LOGITS, IDS, temperature=torch.tensor(1 + 2j)), TypeError, "temperature"),
+        (lambda f: f(LOGITS, IDS, temperature=10**400), ValueError, "must be finite"),
+    ],
+    ids=["uint64 id", "complex temperature", "huge integer temperature"],
+)
+def test_bad_input_of_rare_types(call_it: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call_it(reference.token_logprobs)
 
 
 def test_an_id_out_of_range_is_named_with_its_place_and_respects_real_vocab() -> None:

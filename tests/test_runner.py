@@ -105,10 +105,12 @@ def test_other_seed_other_cases():
 
 def test_seed_without_being_asked():
     """Fresh for a developer; where the profile is derandomised, derived from the rule: the same for all."""
-    assert run(lp(good), "LP-02", seed=None).seed != run(lp(good), "LP-02", seed=None).seed
     before = settings.get_current_profile_name()
+    settings.register_profile("test-fresh", derandomize=False)
     settings.register_profile("test-derandomised", derandomize=True)
     try:
+        settings.load_profile("test-fresh")
+        assert run(lp(good), "LP-02", seed=None).seed != run(lp(good), "LP-02", seed=None).seed
         settings.load_profile("test-derandomised")
         seeds = {run(impl, "LP-02", seed=None).seed for impl in (lp(good), lp(unshifted))}
     finally:

@@ -294,7 +294,7 @@ def masked(case: PairCase) -> list[float]:
         "NaN as padding": (0.8, lambda c: math.isnan(c.padding) and len({len(r.valid) for r in c.rows}) > 1),
         "constant": (0.6, lambda c: len(c.tokens) >= 3 and len(set(map(repr, c.tokens))) == 1),
         "one constant side": (
-            0.5,
+            0.15,
             lambda c: len({repr(t) for t in c.tokens}) > 1 and len({t[0] for t in c.tokens}) == 1,
         ),
         "rows without a valid token": (0.4, lambda c: c.size >= 2 and not c.tokens and any(r.valid for r in c.rows)),
