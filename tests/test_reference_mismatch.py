@@ -201,7 +201,16 @@ def test_a_constant_side_has_no_correlation(q: list[float], p: list[float]) -> N
     for got in (run(q, p), run(p, q)):
         assert math.isnan(got.logprobs_pearson)
         assert math.isnan(got.probs_pearson)
-    assert run([-0.1] * 5, [-0.3] * 5).logprobs_diff_std == 0.0  # exactly: min == max
+
+
+def test_constant_is_decided_before_the_moments_are_rounded() -> None:
+    assert run([-0.1] * 5, [-0.3] * 5).logprobs_diff_std == 0.0
+    # in float64 the mean of three times 0.1 is not 0.1, so that the computed second moment is not 0
+    wide = {"dtypes": (F64, F64), "compare_dtype": F64}
+    for got in (run([-0.1] * 3, [-0.1, -0.2, -0.4], **wide), run([-0.1, -0.2, -0.4], [-0.1] * 3, **wide)):
+        assert math.isnan(got.logprobs_pearson)
+        assert math.isnan(got.probs_pearson)
+    assert run([-0.1] * 3, [-0.2] * 3, **wide).logprobs_diff_std == 0.0
 
 
 def test_correlation_stays_within_one_and_an_underflowing_moment_gives_nan() -> None:
@@ -296,6 +305,13 @@ def test_flush_to_zero_changes_no_count(dtypes: Any, compare: torch.dtype, tiny:
     assert same(got, want, (*COUNTS, "valid", "ulp_histogram", "compare_dtype"))
 
 
+def test_flush_to_zero_does_not_hide_what_the_cast_changed() -> None:
+    q, p = torch.tensor([TINY64, 1e-310, 1e-50], dtype=F64), torch.tensor([0.0, -1e-310, 1.5 * TINY], dtype=F64)
+    with flush_to_zero():
+        got = functional.mismatch(q, p)
+    assert (got.narrowed_count, got.logprobs_mismatch_count, got.bit_mismatch_count) == (5, 1, 2)
+
+
 # --- shapes, masks, inputs -------------------------------------------------------------------------------------------
 
 
@@ -356,6 +372,24 @@ def test_any_order_of_merging_gives_the_whole() -> None:
             assert same(got, whole, (*COUNTS, "valid", "ulp_histogram", "logprobs_diff_max", "probs_diff_max"))
             for name in (*FIGURES, *PEARSONS):
                 assert getattr(got, name) == pytest.approx(getattr(whole, name), rel=64 * 2.0**-53), name
+
+
+def test_every_count_adds_up() -> None:
+    q, p = torch.tensor([-0.1, 89.0, NAN, 0.0], dtype=F64), torch.tensor([-0.5, 89.1, -1.0, -0.0], dtype=F64)
+    one = MismatchState().update(q, p)
+    want = {n: getattr(one.compute(), n) for n in COUNTS}
+    assert want == {
+        "valid_count": 4,
+        "nonfinite_count": 1,
+        "narrowed_count": 2,
+        "positive_count": 2,
+        "overflow_count": 2,
+        "logprobs_mismatch_count": 3,
+        "bit_mismatch_count": 4,
+    }
+    two = MismatchState().merge(one).update(q, p).compute()
+    assert {n: getattr(two, n) for n in COUNTS} == {n: 2 * v for n, v in want.items()}
+    assert two.ulp_histogram == tuple(2 * n for n in one.ulp_histogram)
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
