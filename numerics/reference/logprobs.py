@@ -129,7 +129,7 @@ def entropy(
     removed = removed_by_cuts(scaled.detach(), min_p=min_p, top_k=top_k, top_p=top_p, cut_order=cut_order, ties=ties)
     scaled = scaled.masked_fill(removed, -math.inf)
     top, rest = _maximum_and_rest(scaled)
-    gaps = (top[:, None] - scaled).masked_fill(scaled == -math.inf, 0.0)
+    gaps = (top[:, None] - scaled).masked_fill(rest == 0, 0.0)  # 0 * inf is 0 here
     others = _row_sums(rest)  # the maximum counts exp(0) = 1 and has gap 0
     value = torch.log1p(others) + _row_sums(rest * gaps) / (1.0 + others)
     return _scatter(value * _one_or_nan(top), valid, compute_dtype(logits.dtype))
