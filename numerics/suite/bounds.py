@@ -114,6 +114,7 @@ def entropy(c: Conditioning, algorithm: Algorithm, dtype: str) -> Array:
     Shifted form ``H = log s + (sum_j e_j |a_j|) / s`` with e_j = exp(a_j): besides E(log s), the quotient
     ``t = sum_j p_j |a_j|`` has terms with relative error (1 + 2e u)(1 + u)^3 and exponent error u |a_j|, hence
     2 u sum_j p_j a_j^2; the sum gamma(n); and it inherits the relative error of s. One addition, one rounding.
+    A term whose exp vanishes is off by at most tiny |a_j|; exp vanishes before |a_j| = 1024 (float64: 746).
 
     Forms that weigh log-probs (``-sum p log p``) or logits (``lse - sum p x``) also meet |lp_j| <= |a_j| + log s and
     |x_j| in place of |a_j|: their rounding is u (n + 2e + 3) times sum_j p_j (|x_j| + |max + log s|), granted to

@@ -83,9 +83,8 @@ def call(implementation: Implementation, case: Any, device: str) -> Outcome:
     positional = [tensors[name] for name in contract.arguments if name in tensors]
     named = {k: v for k, v in tensors.items() if k not in contract.arguments and k != "token_ids"}
     with _flushing(getattr(case, "flush_to_zero", False)), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # what an implementation warns about is its own affair, whatever pytest's filters
+        # what an implementation warns about is its own affair, whatever pytest's filters say
+        warnings.simplefilter("ignore")
         try:
             result = fn(*positional, **named, **case.keywords())
             if backward:

@@ -99,7 +99,6 @@ class _Tally:
         self.slack = 0.0
         self.histogram = [0] * len(EDGES)
         self.worst: Finding | None = None
-        self.first_bad: int | None = None
 
     def add(self, case: Any, found: Finding | None, values: Sequence[np.ndarray[Any, Any]]) -> None:
         self.examples += 1
@@ -111,8 +110,6 @@ class _Tally:
             self.histogram[0] += int((array == 0).sum())
             inside = array[array <= 1]
             self.slack = max(self.slack, float(inside.max(initial=0.0)))
-        if found is not None and found.severity > 1 and self.first_bad is None:
-            self.first_bad = self.examples
         if found is not None and (self.worst is None or found.severity > self.worst.severity):
             self.worst = found
 
