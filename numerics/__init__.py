@@ -14,19 +14,37 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from numerics import formats, integrations, reference, strategies, suite, tools
     from numerics.formats import ulp_distance
-    from numerics.functional import entropy, mismatch, token_logprobs, token_logprobs_pair
+    from numerics.functional import (
+        correction,
+        divergence,
+        entropy,
+        mismatch,
+        token_logprobs,
+        token_logprobs_pair,
+    )
     from numerics.pytest_plugin import parametrize_with_checks
+    from numerics.reference.correction import Correction, CorrectionState, Diagnostics
+    from numerics.reference.divergence import Divergence, DivergenceState
+    from numerics.reference.metrics import MetricState
     from numerics.reference.mismatch import Mismatch, MismatchState
     from numerics.suite.implementation import Algorithm, Implementation
     from numerics.suite.runner import check
 
 __all__ = [
     "Algorithm",
+    "Correction",
+    "CorrectionState",
+    "Diagnostics",
+    "Divergence",
+    "DivergenceState",
     "Implementation",
+    "MetricState",
     "Mismatch",
     "MismatchState",
     "__version__",
     "check",
+    "correction",
+    "divergence",
     "entropy",
     "formats",
     "integrations",
@@ -44,10 +62,18 @@ __all__ = [
 #: where each public name lives; a module is its own home
 _HOMES = {
     "Algorithm": "numerics.suite.implementation",
+    "Correction": "numerics.reference.correction",
+    "CorrectionState": "numerics.reference.correction",
+    "Diagnostics": "numerics.reference.correction",
+    "Divergence": "numerics.reference.divergence",
+    "DivergenceState": "numerics.reference.divergence",
     "Implementation": "numerics.suite.implementation",
+    "MetricState": "numerics.reference.metrics",
     "Mismatch": "numerics.reference.mismatch",
     "MismatchState": "numerics.reference.mismatch",
     "check": "numerics.suite.runner",
+    "correction": "numerics.functional",
+    "divergence": "numerics.functional",
     "entropy": "numerics.functional",
     "mismatch": "numerics.functional",
     "parametrize_with_checks": "numerics.pytest_plugin",

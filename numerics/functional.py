@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from numerics import reference
+from numerics.reference.correction import Correction
+from numerics.reference.divergence import Divergence
 from numerics.reference.mismatch import Mismatch
 
-__all__ = ["entropy", "mismatch", "token_logprobs", "token_logprobs_pair"]
+__all__ = ["correction", "divergence", "entropy", "mismatch", "token_logprobs", "token_logprobs_pair"]
 
 _BACKENDS = {"auto": reference, "reference": reference}
 
@@ -79,4 +81,36 @@ def mismatch(
 ) -> Mismatch:
     """The mismatch of two log-prob tensors; see `numerics.reference.mismatch`."""
     result: Mismatch = _backend(backend).mismatch(rollout, trainer, mask, compare_dtype=compare_dtype, ddof=ddof)
+    return result
+
+
+def divergence(
+    rollout: torch.Tensor,
+    trainer: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    row_ids: torch.Tensor | None = None,
+    compare_dtype: torch.dtype = torch.float32,
+    epsilon: float = 1e-6,
+    backend: str = "auto",
+) -> Divergence:
+    """The divergences of two log-prob tensors; see `numerics.reference.divergence`."""
+    result: Divergence = _backend(backend).divergence(
+        rollout, trainer, mask, row_ids=row_ids, compare_dtype=compare_dtype, epsilon=epsilon
+    )
+    return result
+
+
+def correction(
+    rollout: torch.Tensor,
+    trainer: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    rule: str,
+    level: str,
+    backend: str = "auto",
+    **options: Any,
+) -> Correction:
+    """Importance weights or rejections of a batch; see `numerics.reference.correction`."""
+    result: Correction = _backend(backend).correction(rollout, trainer, mask, rule=rule, level=level, **options)
     return result

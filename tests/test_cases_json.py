@@ -20,7 +20,7 @@ import torch
 import numerics
 from numerics.formats import FORMATS
 from numerics.reference import removed_by_cuts
-from numerics.reference.state import Moments
+from numerics.reference.moments import Moments
 from numerics.strategies.cases import Logits, LogitsCase
 from numerics.suite import bounds, oracle
 from numerics.suite.implementation import Algorithm
@@ -202,7 +202,7 @@ FIELDS = {
 }
 POOLED: dict[str, Callable[[Moments, dict[str, Any]], float]] = {
     "pooled_mean": lambda m, _: m.mean,
-    "pooled_sum": lambda m, _: m.total,
+    "pooled_sum": lambda m, _: m.total.over(1),
     "pooled_max": lambda m, _: m.maximum,
     "pooled_std": lambda m, given: m.std(given["ddof"]),
 }
@@ -215,7 +215,7 @@ def figure(case: dict[str, Any]) -> tuple[float, int]:
     if case["quantity"] in POOLED:
         pooled = Moments()
         for group in given["groups"]:
-            pooled = pooled.merge(Moments.of(tensor(group, dtype).to(torch.float64)))
+            pooled = pooled.merge(Moments.of(tensor(group, dtype).to(torch.float64)[None])[0])
         return POOLED[case["quantity"]](pooled, given), pooled.count
     mask = None if case["mask"] is None else torch.tensor(case["mask"])
     compare = torch.float64 if dtype == "float64" else torch.float32

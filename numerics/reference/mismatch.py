@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from numerics.formats import bits_differ, format_of, narrow, ordinal, ulp_distance, widen
-from numerics.reference.inputs import check_alike, check_floating, valid_places
-from numerics.reference.state import CoMoments, Moments
+from numerics.reference.moments import CoMoments, Moments, check_ddof
+from numerics.reference.pairs import CastPair, cast_pair, check_compare_dtype
+from numerics.reference.state import State, merged
+from numerics.reference.sums import exact_products
 
 __all__ = ["Mismatch", "MismatchState", "mismatch"]
 
@@ -53,28 +55,33 @@ class Mismatch:
         return dataclasses.asdict(self)
 
 
-class MismatchState:
+class MismatchState(State):
     """What has been seen so far; `update` and `merge` return the state, `compute` the figures.
 
-    Any split of the same tokens into updates and merges gives the same counts and maxima exactly, and the other
-    figures up to float64 rounding.
+    Any split of the same tokens into updates, merges and ranks gives the same figures, bit for bit.
     """
 
+    kind = "mismatch"
+
     def __init__(self, *, compare_dtype: torch.dtype = torch.float32) -> None:
-        if compare_dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"compare_dtype is {compare_dtype}; it must be torch.float32 or torch.float64")
-        self.compare_dtype = compare_dtype
-        self.nonfinite_count = 0
-        self.narrowed_count = 0
-        self.positive_count = 0
-        self.overflow_count = 0
-        self.mismatch_count = 0
-        self.bit_mismatch_count = 0
-        self.logprobs_diff = Moments()
-        self.probs_diff = Moments()
-        self.logprobs = CoMoments()
-        self.probs = CoMoments()
-        self.ulp_histogram = (0,) * (format_of(compare_dtype).bits + 2)
+        check_compare_dtype(compare_dtype)
+        bins = format_of(compare_dtype).bits + 2
+        super().__init__(
+            options={"compare_dtype": compare_dtype},
+            totals={
+                "nonfinite_count": 0,
+                "narrowed_count": 0,
+                "positive_count": 0,
+                "overflow_count": 0,
+                "mismatch_count": 0,
+                "bit_mismatch_count": 0,
+                "logprobs_diff": Moments(),
+                "probs_diff": Moments(),
+                "logprobs": CoMoments(),
+                "probs": CoMoments(),
+                "ulp_histogram": (0,) * bins,
+            },
+        )
 
     def update(self, rollout: torch.Tensor, trainer: torch.Tensor, mask: torch.Tensor | None = None) -> MismatchState:
         """Add tokens: three tensors of one shape and device.
@@ -82,77 +89,62 @@ class MismatchState:
         rollout, trainer: log-probs in nats, float64/32/16 or bfloat16 (each its own). mask: 0/1, None = all valid.
         `TypeError` for other dtypes, `ValueError` for unequal shapes or devices or a mask that is not 0/1.
         """
-        check_floating("rollout", rollout)
-        check_floating("trainer", trainer)
-        check_alike("rollout", rollout, "trainer", trainer)
-        valid = valid_places(mask, rollout, "rollout")
-        given = (trainer.detach()[valid], rollout.detach()[valid])
-        p, q = (narrow(x, self.compare_dtype) for x in given)
+        return self.add(cast_pair(rollout, trainer, mask, compare_dtype=self.options["compare_dtype"]))
 
-        distance, defined = ulp_distance(p, q)
-        unequal = ~defined | (distance.view(torch.int64) != 0)
-        self.mismatch_count += int(unequal.sum())
-        self.bit_mismatch_count += int(bits_differ(p, q).sum())
-        self.nonfinite_count += int((~(torch.isfinite(p) & torch.isfinite(q))).sum())
-        bins = torch.where(defined, _bit_length(distance.view(torch.int64)), len(self.ulp_histogram) - 1)
-        counts = torch.bincount(bins, minlength=len(self.ulp_histogram)).tolist()
-        self.ulp_histogram = tuple(a + b for a, b in zip(self.ulp_histogram, counts, strict=True))
+    def add(self, pair: CastPair) -> MismatchState:
+        """Add tokens that are cast already."""
+        sides = (pair.wide_q, pair.wide_p)
+        probs = tuple(widen(_exp(x, self.options["compare_dtype"])) for x in sides)
+        lists = torch.stack([_distance(*sides), _distance(*probs), *sides, *probs])
+        logprobs_diff, probs_diff, *four = Moments.of(lists)
+        products = exact_products(torch.stack([sides[0], probs[0]]), torch.stack([sides[1], probs[1]]))
 
-        wide_p, wide_q = widen(p), widen(q)
-        probs_p, probs_q = (widen(_exp(x, self.compare_dtype)) for x in (wide_p, wide_q))
-        for x, cast, wide, prob in zip(given, (p, q), (wide_p, wide_q), (probs_p, probs_q), strict=True):
-            changed = ordinal(widen(x)) != ordinal(wide)
-            self.narrowed_count += int((changed & ~torch.isnan(wide)).sum())
-            self.positive_count += int(((ordinal(cast) > 0) & ~torch.isnan(wide)).sum())
-            self.overflow_count += int((torch.isfinite(wide) & torch.isinf(prob)).sum())
-
-        self.logprobs_diff = self.logprobs_diff.merge(Moments.of(_distance(wide_p, wide_q)))
-        self.probs_diff = self.probs_diff.merge(Moments.of(_distance(probs_p, probs_q)))
-        self.logprobs = self.logprobs.merge(CoMoments.of(wide_p, wide_q))
-        self.probs = self.probs.merge(CoMoments.of(probs_p, probs_q))
-        return self
-
-    def merge(self, other: MismatchState) -> MismatchState:
-        """Add what another state has seen. `ValueError` if it was made with another ``compare_dtype``."""
-        if other.compare_dtype != self.compare_dtype:
-            raise ValueError(
-                f"cannot merge a state of compare_dtype {other.compare_dtype} into one of {self.compare_dtype}"
-            )
-        self.nonfinite_count += other.nonfinite_count
-        self.narrowed_count += other.narrowed_count
-        self.positive_count += other.positive_count
-        self.overflow_count += other.overflow_count
-        self.mismatch_count += other.mismatch_count
-        self.bit_mismatch_count += other.bit_mismatch_count
-        self.logprobs_diff = self.logprobs_diff.merge(other.logprobs_diff)
-        self.probs_diff = self.probs_diff.merge(other.probs_diff)
-        self.logprobs = self.logprobs.merge(other.logprobs)
-        self.probs = self.probs.merge(other.probs)
-        self.ulp_histogram = tuple(a + b for a, b in zip(self.ulp_histogram, other.ulp_histogram, strict=True))
+        distance, defined = ulp_distance(pair.p, pair.q)
+        steps = distance.view(torch.int64)
+        bins = len(self.totals["ulp_histogram"])
+        histogram = torch.bincount(torch.where(defined, _bit_length(steps), bins - 1), minlength=bins)
+        new = {
+            "nonfinite_count": pair.nonfinite_count,
+            "narrowed_count": pair.narrowed_count,
+            "positive_count": sum(int(((ordinal(x) > 0) & ~torch.isnan(x)).sum()) for x in sides),
+            "overflow_count": sum(
+                int((torch.isfinite(x) & torch.isinf(y)).sum()) for x, y in zip(sides, probs, strict=True)
+            ),
+            "mismatch_count": int((~defined | (steps != 0)).sum()),
+            "bit_mismatch_count": int(bits_differ(pair.p, pair.q).sum()),
+            "logprobs_diff": logprobs_diff,
+            "probs_diff": probs_diff,
+            "logprobs": CoMoments(x=four[0], y=four[1], products=products[0]),
+            "probs": CoMoments(x=four[2], y=four[3], products=products[1]),
+            "ulp_histogram": tuple(histogram.tolist()),
+        }
+        self.totals = merged(self.totals, new)
         return self
 
     def compute(self, *, ddof: int = 1) -> Mismatch:
         """The figures of everything seen so far; ``ddof`` belongs to the two standard deviations."""
-        count = self.logprobs_diff.count
+        check_ddof(ddof)
+        totals = self.totals
+        logprobs_diff, probs_diff = totals["logprobs_diff"], totals["probs_diff"]
         return Mismatch(
-            valid=int(count > 0),
-            valid_count=count,
-            nonfinite_count=self.nonfinite_count,
-            narrowed_count=self.narrowed_count,
-            positive_count=self.positive_count,
-            overflow_count=self.overflow_count,
-            logprobs_mismatch_count=self.mismatch_count,
-            bit_mismatch_count=self.bit_mismatch_count,
-            logprobs_diff_max=self.logprobs_diff.maximum,
-            logprobs_diff_mean=self.logprobs_diff.mean,
-            logprobs_diff_std=self.logprobs_diff.std(ddof),
-            probs_diff_max=self.probs_diff.maximum,
-            probs_diff_mean=self.probs_diff.mean,
-            probs_diff_std=self.probs_diff.std(ddof),
-            probs_pearson=self.probs.pearson(),
-            logprobs_pearson=self.logprobs.pearson(),
-            ulp_histogram=self.ulp_histogram,
-            compare_dtype=format_of(self.compare_dtype).name,
+            valid=int(logprobs_diff.count > 0),
+            valid_count=logprobs_diff.count,
+            nonfinite_count=totals["nonfinite_count"],
+            narrowed_count=totals["narrowed_count"],
+            positive_count=totals["positive_count"],
+            overflow_count=totals["overflow_count"],
+            logprobs_mismatch_count=totals["mismatch_count"],
+            bit_mismatch_count=totals["bit_mismatch_count"],
+            logprobs_diff_max=logprobs_diff.maximum,
+            logprobs_diff_mean=logprobs_diff.mean,
+            logprobs_diff_std=logprobs_diff.std(ddof),
+            probs_diff_max=probs_diff.maximum,
+            probs_diff_mean=probs_diff.mean,
+            probs_diff_std=probs_diff.std(ddof),
+            probs_pearson=totals["probs"].pearson(),
+            logprobs_pearson=totals["logprobs"].pearson(),
+            ulp_histogram=totals["ulp_histogram"],
+            compare_dtype=format_of(self.options["compare_dtype"]).name,
         )
 
 

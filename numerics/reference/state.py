@@ -1,132 +1,163 @@
-"""Mergeable moments: what a mean, a standard deviation and a correlation are made of.
+"""What all mergeable states share: merging, saving, and reducing over ranks.
 
-A value of these types is frozen; `merge` returns a new one. Merging is associative and commutative exactly for
-counts, minima and maxima (NaN wins), and up to rounding for sums and centred moments; merging an empty one changes
-no bit. Centred moments follow Chan, Golub & LeVeque (1983), "Algorithms for computing the sample variance".
+A state is its options (what must agree for two states to be merged) and its totals: integers, exact sums, extremes and
+dataclasses, tuples and dictionaries of them. `merged` adds two totals. Everything in them is exact, so any split into
+micro-batches, ranks and steps gives the same bits.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-__all__ = ["CoMoments", "Moments"]
+from numerics.reference import collect
+from numerics.reference.moments import CoMoments, Extremes, Moments
+from numerics.reference.sums import ExactSum
+from numerics.reference.weights import WeightSums, WideSum
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["SCHEMA", "State", "merged"]
+
+#: the version of `State.state_dict`
+SCHEMA = "numerics.state/1"
+_CELLS: dict[str, Any] = {c.__name__: c for c in (CoMoments, ExactSum, Extremes, Moments, WeightSums, WideSum)}
 
 
-def _smaller(a: float, b: float) -> float:
-    return math.nan if math.isnan(a) or math.isnan(b) else min(a, b)
+def merged(a: Any, b: Any) -> Any:
+    """The totals of what two totals have seen: integers add, cells merge, containers place by place."""
+    if isinstance(a, int):
+        return a + b
+    if isinstance(a, tuple):
+        return tuple(merged(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return {k: merged(v, b[k]) for k, v in a.items()}
+    return a.merge(b)
 
 
-def _larger(a: float, b: float) -> float:
-    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
+class State:
+    """Options and totals; a subclass names its options and says how tokens come in and figures go out."""
 
+    #: the name under which a saved state is known
+    kind: ClassVar[str]
 
-@dataclass(frozen=True, kw_only=True)
-class Moments:
-    """Count, sum, centred sum of squares, minimum and maximum of a list of numbers."""
+    def __init__(self, options: dict[str, Any], totals: dict[str, Any]) -> None:
+        self.options = options
+        self.totals = totals
 
-    count: int = 0
-    total: float = 0.0
-    m2: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
+    def merge(self, other: Self) -> Self:
+        """Add what another state has seen; returns this state.
 
-    @classmethod
-    def of(cls, values: torch.Tensor) -> Moments:
-        """The moments of a 1-D float64 tensor."""
-        if values.numel() == 0:
-            return cls()
-        total = float(values.sum())
-        centred = values - total / values.numel()
-        return cls(
-            count=values.numel(),
-            total=total,
-            m2=float((centred * centred).sum()),  # NaN with any non-finite value
-            low=float(values.amin()),
-            high=float(values.amax()),
-        )
-
-    def merge(self, other: Moments) -> Moments:
-        """The moments of both lists together."""
-        if other.count == 0:
-            return self
-        if self.count == 0:
-            return other
-        count = self.count + other.count
-        apart = other.total / other.count - self.total / self.count
-        return Moments(
-            count=count,
-            total=self.total + other.total,
-            m2=self.m2 + other.m2 + apart * apart * (self.count * other.count / count),
-            low=_smaller(self.low, other.low),
-            high=_larger(self.high, other.high),
-        )
-
-    @property
-    def mean(self) -> float:
-        """NaN for an empty list."""
-        return self.total / self.count if self.count else math.nan
-
-    @property
-    def maximum(self) -> float:
-        """NaN for an empty list, or when any value is NaN."""
-        return self.high if self.count else math.nan
-
-    @property
-    def constant(self) -> bool:
-        """All values equal: decided on minimum and maximum, before any rounding of moments."""
-        return self.low == self.high
-
-    def std(self, ddof: int = 1) -> float:
-        """Standard deviation with ``count - ddof`` in the denominator; NaN where that is not positive."""
-        if self.count <= ddof:
-            return math.nan
-        if self.constant and math.isfinite(self.low):
-            return 0.0
-        return math.sqrt(self.m2 / (self.count - ddof))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoMoments:
-    """The moments of two equally long lists, and their centred sum of products."""
-
-    x: Moments = Moments()
-    y: Moments = Moments()
-    cxy: float = 0.0
-
-    @classmethod
-    def of(cls, xs: torch.Tensor, ys: torch.Tensor) -> CoMoments:
-        """The co-moments of two 1-D float64 tensors of equal length."""
-        x, y = Moments.of(xs), Moments.of(ys)
-        if x.count == 0:
-            return cls()
-        return cls(x=x, y=y, cxy=float(((xs - x.mean) * (ys - y.mean)).sum()))
-
-    def merge(self, other: CoMoments) -> CoMoments:
-        """The co-moments of both pairs of lists together."""
-        if other.x.count == 0:
-            return self
-        if self.x.count == 0:
-            return other
-        count = self.x.count + other.x.count
-        apart = (other.x.mean - self.x.mean) * (other.y.mean - self.y.mean)
-        return CoMoments(
-            x=self.x.merge(other.x),
-            y=self.y.merge(other.y),
-            cxy=self.cxy + other.cxy + apart * (self.x.count * other.x.count / count),
-        )
-
-    def pearson(self) -> float:
-        """cov / (sd sd), within [-1, 1].
-
-        NaN if either list is constant, has fewer than two values, holds a non-finite one, or has a second moment
-        that is 0 or overflows.
+        `TypeError` for another kind of state, `ValueError` for one with other options.
         """
-        if self.x.count < 2 or self.x.constant or self.y.constant:
-            return math.nan
-        scale = math.sqrt(self.x.m2) * math.sqrt(self.y.m2)
-        if not 0 < scale < math.inf:
-            return math.nan
-        return max(-1.0, min(1.0, self.cxy / scale))  # rounding alone can leave [-1, 1]
+        if not isinstance(other, State) or other.kind != self.kind:
+            raise TypeError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}")
+        if other.options != self.options:
+            raise ValueError(f"cannot merge states with different options: {_apart(self.options, other.options)}")
+        self.totals = merged(self.totals, other.totals)
+        return self
+
+    def reduce(self, group: Any = None) -> Self:
+        """The state of all ranks of a torch.distributed group together, the same bits on every one of them.
+
+        Every rank must call it. Two all_gathers of equal-sized tensors on the device that the backend needs, no
+        pickling; this state stays as it is. Without an initialised process group it is a copy. `ValueError`, on every
+        rank, if the options differ; what torch raises if a rank is gone or the group's timeout is over.
+        """
+        parts = collect.gather(self.to_json().encode(), group)
+        states = [type(self).from_json(part.decode()) for part in parts]
+        for rank, state in enumerate(states):
+            if state.options != states[0].options:
+                raise ValueError(
+                    f"rank {rank} has other options than rank 0: {_apart(states[0].options, state.options)}"
+                )
+        whole = states[0]
+        for state in states[1:]:
+            whole.merge(state)
+        return whole
+
+    def state_dict(self) -> dict[str, Any]:
+        """Options and totals as plain numbers, strings, lists and dictionaries, ready for JSON or ``torch.save``."""
+        return {
+            "schema": SCHEMA,
+            "kind": self.kind,
+            "options": _encode(self.options),
+            "totals": _encode(self.totals),
+        }
+
+    @classmethod
+    def from_state_dict(cls, saved: dict[str, Any]) -> Self:
+        """The state that `state_dict` saved. `ValueError` for another schema or kind, or for what is no saved state."""
+        if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
+            found = saved.get("schema") if isinstance(saved, dict) else type(saved).__name__
+            raise ValueError(f"not a saved state of schema {SCHEMA!r}: found {found!r}")
+        if saved.get("kind") != cls.kind:
+            raise ValueError(f"a saved {saved.get('kind')!r} state cannot be read as {cls.kind!r}")
+        try:
+            state = cls(**_decode(saved["options"]))
+            totals = _decode(saved["totals"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"a saved {cls.kind} state is damaged: {type(error).__name__}: {error}") from error
+        if _shape(totals) != _shape(state.totals):
+            raise ValueError(f"a saved {cls.kind} state does not hold the totals of this version")
+        state.totals = totals
+        return state
+
+    def to_json(self) -> str:
+        """`state_dict` as JSON text; every number is exact."""
+        return json.dumps(self.state_dict(), separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The state that `to_json` wrote; `ValueError` for what it did not write."""
+        return cls.from_state_dict(json.loads(text))
+
+
+def _apart(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
+    names = [n for n in mine if mine[n] != theirs.get(n)]
+    return ", ".join(f"{n} is {mine[n]!r} here and {theirs.get(n)!r} there" for n in names)
+
+
+def _shape(x: Any) -> Any:
+    """The kinds of cells and their places, without their numbers."""
+    if isinstance(x, dict):
+        return {k: _shape(v) for k, v in x.items()}
+    return [_shape(v) for v in x] if isinstance(x, tuple) else type(x).__name__
+
+
+def _encode(x: Any) -> Any:
+    if x is None or isinstance(x, str | bool):
+        return x
+    if isinstance(x, int):
+        return x if abs(x) < 1 << 53 else {"int": hex(x)}
+    if isinstance(x, float):
+        return {"float": x.hex()}
+    if isinstance(x, torch.dtype):
+        return {"dtype": str(x).removeprefix("torch.")}
+    if isinstance(x, tuple):
+        return [_encode(v) for v in x]
+    if isinstance(x, dict):
+        return {"items": [[_encode(k), _encode(v)] for k, v in x.items()]}
+    fields = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+    return {"cell": type(x).__name__, **{name: _encode(v) for name, v in fields.items()}}
+
+
+def _decode(x: Any) -> Any:
+    if x is None or isinstance(x, str | int):
+        return x
+    if isinstance(x, list):
+        return tuple(_decode(v) for v in x)
+    if "int" in x:
+        return int(x["int"], 16)
+    if "float" in x:
+        return math.nan if x["float"] == "nan" else float.fromhex(x["float"])
+    if "dtype" in x:
+        return getattr(torch, x["dtype"])
+    if "items" in x:
+        return {_decode(k): _decode(v) for k, v in x["items"]}
+    return _CELLS[x["cell"]](**{name: _decode(v) for name, v in x.items() if name != "cell"})

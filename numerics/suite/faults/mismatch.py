@@ -12,6 +12,7 @@ import torch
 
 from numerics.reference.mismatch import Mismatch, MismatchState
 from numerics.reference.mismatch import mismatch as careful
+from numerics.reference.sums import ExactSum
 from numerics.suite.builtin import BUILTIN
 from numerics.suite.faults.fault import Fault, enter
 from numerics.suite.implementation import Algorithm, Implementation
@@ -368,42 +369,50 @@ def another_sum_each_time(rollout: Tensor, trainer: Tensor, mask: Tensor) -> Mis
 class _AveragesMeans(MismatchState):
     """A mean over states, not over tokens."""
 
-    def merge(self, other: MismatchState) -> MismatchState:
-        mine, theirs = self.logprobs_diff, other.logprobs_diff
+    def merge(self, other: Any) -> Any:
+        mine, theirs = self.totals["logprobs_diff"], other.totals["logprobs_diff"]
         super().merge(other)
-        if mine.count and theirs.count:
-            mean = (mine.mean + theirs.mean) / 2
-            self.logprobs_diff = dataclasses.replace(self.logprobs_diff, total=mean * self.logprobs_diff.count)
+        if mine.count and theirs.count and mine.total.finite and theirs.total.finite:
+            both = self.totals["logprobs_diff"]
+            units = both.count * (mine.total.units * theirs.count + theirs.total.units * mine.count)
+            wrong = ExactSum(units=units // (2 * mine.count * theirs.count))
+            self.totals["logprobs_diff"] = dataclasses.replace(both, total=wrong)
         return self
 
 
 class _DropsNan(MismatchState):
     """Python's max over states."""
 
-    def merge(self, other: MismatchState) -> MismatchState:
-        high = max(self.logprobs_diff.high, other.logprobs_diff.high)
+    def merge(self, other: Any) -> Any:
+        high = max(s.totals["logprobs_diff"].extremes.high for s in (self, other))
         super().merge(other)
-        self.logprobs_diff = dataclasses.replace(self.logprobs_diff, high=high)
+        both = self.totals["logprobs_diff"]
+        extremes = dataclasses.replace(both.extremes, high=high)
+        self.totals["logprobs_diff"] = dataclasses.replace(both, extremes=extremes)
         return self
 
 
 class _AveragesDeviations(MismatchState):
-    """Adds centred sums of squares without the term between the means."""
+    """The mean of the deviations of the states, not the deviation of their tokens."""
 
-    def merge(self, other: MismatchState) -> MismatchState:
-        m2 = self.logprobs_diff.m2 + other.logprobs_diff.m2
+    def merge(self, other: Any) -> Any:
+        stds = [s.compute().logprobs_diff_std for s in (self, other) if s.totals["logprobs_diff"].count]
         super().merge(other)
-        self.logprobs_diff = dataclasses.replace(self.logprobs_diff, m2=m2)
+        self._std = sum(stds) / len(stds) if stds else math.nan
         return self
+
+    def compute(self, *, ddof: int = 1) -> Mismatch:
+        right = super().compute(ddof=ddof)
+        return _but(right, logprobs_diff_std=self._std) if hasattr(self, "_std") else right
 
 
 class _ForgetsTheCount(MismatchState):
     """Keeps the larger mismatch count, as a substring rule that guesses the reducer does."""
 
-    def merge(self, other: MismatchState) -> MismatchState:
-        count = max(self.mismatch_count, other.mismatch_count)
+    def merge(self, other: Any) -> Any:
+        count = max(self.totals["mismatch_count"], other.totals["mismatch_count"])
         super().merge(other)
-        self.mismatch_count = count
+        self.totals["mismatch_count"] = count
         return self
 
 
