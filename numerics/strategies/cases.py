@@ -201,11 +201,13 @@ class PairRow:
 
 @dataclass(frozen=True, eq=False)
 class PairCase(_Case):
-    """Rollout and trainer log-probs as one call of a ``mismatch`` implementation.
+    """Rollout and trainer log-probs as one call of a ``mismatch``, ``divergence`` or ``correction`` implementation.
 
     Rows may be ragged: they are padded to the longest with ``padding`` at masked places, on the right or the left.
-    mask: "bool", "int64" or "float32". packed: pass everything as one 1-D row.
-    flush_to_zero: switch the CPU's flush-to-zero on around the implementation's call.
+    mask: "bool", "int64" or "float32". packed: pass everything as one 1-D row; row_ids: with the ``row_ids`` of its
+    rows. options: further keywords as pairs, such as (("rule", "truncate"), ("level", "token"), ("upper", 2.0)).
+    flush_to_zero: switch the CPU's flush-to-zero on around the implementation's call. backward: also run the backward
+    pass of the sum, towards the trainer's log-probs.
     """
 
     rows: tuple[PairRow, ...]
@@ -217,7 +219,10 @@ class PairCase(_Case):
     pad_left: bool = False
     layout: str = "contiguous"
     packed: bool = False
+    row_ids: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
     flush_to_zero: bool = False
+    backward: bool = False
 
     def replace(self, **changes: Any) -> PairCase:
         """A copy with other fields."""
@@ -242,6 +247,17 @@ class PairCase(_Case):
             if valid
         )
 
+    @property
+    def row_tokens(self) -> tuple[tuple[tuple[float, float], ...], ...]:
+        """The tokens of each row that has one, as the implementation sees rows: packed without row_ids is one row."""
+        rows = (self,) if self.packed and not self.row_ids else tuple(self.only(i) for i in range(self.size))
+        return tuple(row.tokens for row in rows if row.tokens)
+
+    @property
+    def option(self) -> dict[str, Any]:
+        """The further keywords as a dict."""
+        return dict(self.options)
+
     def arrays(self) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
         """Rollout, trainer and mask, [n, L] (or [n * L] when packed)."""
         length = max((len(row.rollout) for row in self.rows), default=0)
@@ -259,15 +275,20 @@ class PairCase(_Case):
         """Fresh tensors ``rollout``, ``trainer`` and ``mask``."""
         rollout, trainer, valid = self.arrays()
         layout = "contiguous" if self.packed or self.layout == "batched" else self.layout
-        return {
+        out = {
             "rollout": _lay_out(torch.from_numpy(rollout).to(device, FORMATS[self.rollout_dtype].dtype), layout),
             "trainer": _lay_out(torch.from_numpy(trainer).to(device, FORMATS[self.trainer_dtype].dtype), layout),
             "mask": torch.from_numpy(valid).to(device, getattr(torch, self.mask)),
         }
+        if self.row_ids:
+            places = np.repeat(np.arange(self.size), valid.size // max(self.size, 1))
+            out["row_ids"] = torch.from_numpy(places.reshape(valid.shape)).to(device)
+        return out
 
     def keywords(self) -> dict[str, Any]:
-        """``compare_dtype`` where it is not the default float32."""
-        return {} if self.compare_dtype == "float32" else {"compare_dtype": FORMATS[self.compare_dtype].dtype}
+        """``options``, and ``compare_dtype`` where it is not the default float32."""
+        compare = {} if self.compare_dtype == "float32" else {"compare_dtype": FORMATS[self.compare_dtype].dtype}
+        return {**self.option, **compare}
 
 
 @dataclass(frozen=True, eq=False)

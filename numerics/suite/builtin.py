@@ -11,7 +11,7 @@ import torch
 from numerics import formats, reference
 from numerics.suite.implementation import Algorithm, Implementation
 
-__all__ = ["BUILTIN"]
+__all__ = ["BUILTIN", "builtin"]
 
 _FLOAT64 = Algorithm(formula="shifted", accumulate="float64", exp_ulps=1.0)
 _EVERYTHING = frozenset(
@@ -84,6 +84,108 @@ def torch_mismatch(rollout: torch.Tensor, trainer: torch.Tensor, mask: torch.Ten
     }
 
 
+def torch_divergence(rollout: torch.Tensor, trainer: torch.Tensor, mask: torch.Tensor) -> dict[str, Any]:
+    """Mask selection, float32 and ``torch.expm1``: what a framework would write with care."""
+    keep = mask.bool()
+    q, p = rollout[keep].float(), trainer[keep].float()
+    d = p - q
+    n = p.numel()
+    w = d.exp()
+    k3 = torch.where(torch.isinf(d), torch.full_like(d, torch.inf), torch.expm1(d) - d)
+    tokens = {
+        "signed_mean": d,
+        "k1": -d,
+        "k2": 0.5 * d * d,
+        "k3": k3,
+        "kl_trainer_rollout": torch.where(d == -torch.inf, torch.zeros_like(d), w * d),
+        "mult_prob_error": d.abs().exp(),
+        "normalization_gap": torch.expm1(d),
+        "ratio_mean": w,
+        "chi2_token": torch.expm1(2 * d),
+        "sampling_entropy": -q,
+    }
+    valid = (keep if keep.ndim > 1 else keep[None]).any(-1)
+    rows = [
+        (qr[kr].float(), pr[kr].float())
+        for qr, pr, kr in zip(*(x.reshape(-1, x.shape[-1]) for x in (rollout, trainer, keep)), strict=True)
+        if kr.any()
+    ]
+    out: dict[str, Any] = {"valid": int(n > 0), "valid_count": n, "row_count": int(valid.sum())}
+    if not n:
+        names = (*tokens, "ratio_min", "ratio_max", "ratio_std", "ess_fraction", *_ROW_FIGURES)
+        return out | dict.fromkeys(names, float("nan"))
+    out |= {name: x.mean() for name, x in tokens.items()}
+    out |= {"ratio_min": w.min(), "ratio_max": w.max(), "ratio_std": w.std() if n > 1 else float("nan")}
+    out["ess_fraction"] = (
+        torch.zeros(()) if (w == 0).all() else (w.sum() / n) ** 2 / ((w * w).sum() / n)  # NaN for an infinite weight
+    )
+    p_means, q_means = torch.stack([p.mean() for _, p in rows]), torch.stack([q.mean() for q, _ in rows])
+    sums = torch.stack([(p - q).sum() for q, p in rows])
+    return out | {
+        "seq_ratio_mean": sums.exp().mean(),
+        "ppl_trainer": (-p_means).exp().mean(),
+        "ppl_rollout": (-q_means).exp().mean(),
+        "log_ppl_diff_mean": torch.stack([(q - p).mean() for q, p in rows]).mean(),
+    }
+
+
+_ROW_FIGURES = ("seq_ratio_mean", "ppl_trainer", "ppl_rollout", "log_ppl_diff_mean")
+
+
+def torch_correction(
+    rollout: torch.Tensor,
+    trainer: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    rule: str,
+    level: str,
+    lower: float | None = None,
+    upper: float | None = None,
+    statistic: str | None = None,
+    threshold: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Importance weights in float32 torch over ``torch.where``: token and sequence truncation, zeroing, rejection."""
+    keep = mask.bool()
+    d = torch.where(keep, trainer.float() - rollout.float(), torch.zeros((), device=trainer.device))
+    counts = keep.sum(-1, keepdim=True).clamp(min=1)
+    if rule in ("truncate", "zero"):
+        log_ratio = {
+            "token": d,
+            "sequence": d.sum(-1, keepdim=True).expand_as(d),
+            "sequence_geometric": (d.sum(-1, keepdim=True) / counts).expand_as(d),
+        }[level]
+        w = log_ratio.exp()
+        kept = keep & ~torch.isnan(w)
+        if rule == "zero":
+            assert lower is not None
+            assert upper is not None
+            kept &= (w >= lower) & (w <= upper)
+        else:
+            w = w.clamp(min=lower, max=upper)
+        return torch.where(kept, w, torch.zeros_like(w)), kept, {"kept_fraction": _share(kept, keep)}
+    assert threshold is not None
+    if rule == "veto":
+        fine = ~((d.exp() < threshold) | torch.isnan(d))
+        kept = keep & (fine | ~keep).all(-1, keepdim=True)
+        return kept.float(), kept, {"kept_fraction": _share(kept, keep)}
+    k = {"k1": -d, "k2": 0.5 * d * d, "k3": torch.where(torch.isinf(d), d.abs(), torch.expm1(d) - d)}[str(statistic)]
+    k = torch.where(keep, k, torch.zeros_like(k))
+    per_row = {
+        "token": k,
+        "row_sum": k.sum(-1, keepdim=True),
+        "row_mean": k.sum(-1, keepdim=True) / counts,
+        "row_max": torch.where(keep, k, torch.full_like(k, -torch.inf)).amax(-1, keepdim=True)
+        if k.numel()
+        else k.sum(-1, keepdim=True),
+    }[level]
+    kept = keep & (per_row <= threshold)
+    return kept.float(), kept, {"kept_fraction": _share(kept, keep)}
+
+
+def _share(kept: torch.Tensor, of: torch.Tensor) -> float:
+    return int(kept.sum()) / int(of.sum()) if of.any() else float("nan")
+
+
 _FIGURES = (
     "logprobs_diff_max",
     "logprobs_diff_mean",
@@ -118,9 +220,27 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
                 reference.mismatch,
                 contract="mismatch",
                 name="reference",
-                capabilities=frozenset({"checks_arguments", "ieee_counts", "run_to_run"}),
+                capabilities=frozenset({"checks_arguments", "exact_merge", "ieee_counts", "run_to_run"}),
                 algorithm=_FLOAT64,
                 state=reference.MismatchState,
+            ),
+            Implementation(
+                reference.divergence,
+                contract="divergence",
+                name="reference",
+                capabilities=frozenset(
+                    {"checks_arguments", "exact_merge", "log_space", "run_to_run", "small_differences"}
+                ),
+                algorithm=_FLOAT64,
+                state=reference.DivergenceState,
+            ),
+            Implementation(
+                reference.correction,
+                contract="correction",
+                name="reference",
+                capabilities=frozenset({"autograd", "checks_arguments", "exact_merge", "log_space", "run_to_run"}),
+                algorithm=_FLOAT64,
+                state=reference.CorrectionState,
             ),
             Implementation(
                 formats.ulp_distance,
@@ -139,6 +259,12 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
             ),
             Implementation(torch_entropy, contract="entropy", name="torch", capabilities=_EAGER),
             Implementation(torch_mismatch, contract="mismatch", name="torch", capabilities=frozenset({"run_to_run"})),
+            Implementation(
+                torch_divergence, contract="divergence", name="torch", capabilities=frozenset({"run_to_run"})
+            ),
+            Implementation(
+                torch_correction, contract="correction", name="torch", capabilities=frozenset({"run_to_run"})
+            ),
         ),
         "torch-logsumexp": (
             Implementation(
@@ -154,3 +280,9 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
         ),
     }
 )
+
+
+def builtin(name: str, contract: str) -> Implementation:
+    """The implementation of a contract among those of a name."""
+    (found,) = (implementation for implementation in BUILTIN[name] if implementation.contract == contract)
+    return found

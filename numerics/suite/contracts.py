@@ -45,8 +45,9 @@ class BadResult(Exception):  # noqa: N818
 class Outcome:
     """What an implementation returned.
 
-    values: [n] numbers of a tensor result (raw then processed for a pair, distances for ulp_distance).
+    values: [n] numbers of a tensor result (raw then processed for a pair, distances for ulp_distance, weights).
     format: the dtype they came in. fields: the figures of a mapping result. gradient: [n * V] if asked for.
+    kept: [n], what the mask of a correction keeps.
     modified: names of inputs that are no longer what they were.
     """
 
@@ -55,6 +56,7 @@ class Outcome:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     distances: tuple[int | None, ...] = ()
     gradient: Array | None = None
+    kept: npt.NDArray[np.bool_] | None = None
     modified: tuple[str, ...] = ()
 
 
@@ -69,6 +71,8 @@ class Contract:
     smoke: Case
     read: Callable[[Any, Any, dict[str, torch.Tensor]], Outcome]
     arguments: tuple[str, ...]
+    #: the tensor of a result that a gradient starts from
+    differentiated: Callable[[Any], torch.Tensor] = lambda result: result
 
 
 def call(implementation: Implementation, case: Any, device: str) -> Outcome:
@@ -76,9 +80,10 @@ def call(implementation: Implementation, case: Any, device: str) -> Outcome:
     contract = CONTRACTS[implementation.contract]
     tensors = case.tensors(device)
     before = {name: tensor.clone() for name, tensor in tensors.items()}
+    leaf = "logits" if "logits" in tensors else "trainer"
     backward = getattr(case, "backward", False)
     if backward:
-        tensors["logits"].requires_grad_()
+        tensors[leaf].requires_grad_()
     fn = implementation.pair if getattr(case, "pair", False) and implementation.pair else implementation.fn
     positional = [tensors[name] for name in contract.arguments if name in tensors]
     named = {k: v for k, v in tensors.items() if k not in contract.arguments and k != "token_ids"}
@@ -88,15 +93,16 @@ def call(implementation: Implementation, case: Any, device: str) -> Outcome:
         try:
             result = fn(*positional, **named, **case.keywords())
             if backward:
-                torch.autograd.backward([result], [torch.ones_like(result)])
+                value = contract.differentiated(result)
+                torch.autograd.backward([value], [torch.ones_like(value)])
         except Exception as error:  # whatever an implementation raises is a result of the check
             raise Raised(error) from error
     outcome = contract.read(result, case, tensors)
     if backward:
-        grad = tensors["logits"].grad
-        if grad is None or grad.shape != tensors["logits"].shape:
-            raise BadResult("no gradient of the logits' shape arrived")
-        gradient = widen(grad).cpu().reshape(case.size, case.width).numpy().ravel()
+        grad = tensors[leaf].grad
+        if grad is None or grad.shape != tensors[leaf].shape:
+            raise BadResult(f"no gradient of the shape of {leaf} arrived")
+        gradient = widen(grad).cpu().numpy().ravel()
         outcome = dataclasses.replace(outcome, gradient=gradient)
     return dataclasses.replace(outcome, modified=tuple(k for k, v in before.items() if _changed(v, tensors[k])))
 
@@ -149,7 +155,7 @@ def _read_entropy(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> O
     return Outcome(values=values, format=fmt)
 
 
-def _read_mismatch(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> Outcome:
+def _read_figures(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> Outcome:
     if isinstance(result, Mapping):
         fields = dict(result)
     elif dataclasses.is_dataclass(result) and not isinstance(result, type):
@@ -157,6 +163,30 @@ def _read_mismatch(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> 
     else:
         raise BadResult(f"the result must be a mapping or a dataclass of figures, got {type(result).__name__}")
     return Outcome(fields={str(k): _plain(v) for k, v in fields.items()})
+
+
+def _read_correction(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> Outcome:
+    if isinstance(result, tuple) and len(result) == 3:
+        weights, mask, diagnostics = result
+    elif all(hasattr(result, name) for name in ("weights", "mask", "diagnostics")):
+        weights, mask, diagnostics = result.weights, result.mask, result.diagnostics
+    else:
+        raise BadResult(
+            "the result must be (weights, mask, diagnostics), or an object with these attributes, "
+            f"got {type(result).__name__}"
+        )
+    shape = tensors["rollout"].shape
+    values, fmt = _numbers(weights, "weights", shape)
+    if not isinstance(mask, torch.Tensor) or mask.shape != shape:
+        raise BadResult(f"mask must be a tensor of shape {tuple(shape)}")
+    kept = (mask.detach().cpu() != 0).numpy().ravel()
+    outcome = _read_figures(diagnostics, case, tensors)
+    return dataclasses.replace(outcome, values=values, format=fmt, kept=kept)
+
+
+def _weights(result: Any) -> torch.Tensor:
+    found: torch.Tensor = result[0] if isinstance(result, tuple) else result.weights
+    return found
 
 
 def _plain(x: Any) -> Any:
@@ -209,8 +239,28 @@ CONTRACTS: Mapping[str, Contract] = MappingProxyType(
             signature="impl(rollout, trainer, mask)",
             returns="a mapping or dataclass with the fields of numerics.Mismatch (those it knows)",
             smoke=_SMOKE_PAIRS,
-            read=_read_mismatch,
+            read=_read_figures,
             arguments=("rollout", "trainer", "mask"),
+        ),
+        "divergence": Contract(
+            name="divergence",
+            summary="divergences, ratios and perplexities, estimated from tokens that the rollout sampled",
+            signature="impl(rollout, trainer, mask, *, row_ids=None, epsilon=1e-6)",
+            returns="a mapping or dataclass with the fields of numerics.Divergence (those it knows)",
+            smoke=_SMOKE_PAIRS,
+            read=_read_figures,
+            arguments=("rollout", "trainer", "mask"),
+        ),
+        "correction": Contract(
+            name="correction",
+            summary="importance weights and rejections by one declared rule",
+            signature="impl(rollout, trainer, mask, *, rule, level, lower, upper, statistic, threshold, normalize)",
+            returns="(weights, mask, diagnostics), or an object with these: two tensors of the input's shape, and a "
+            "mapping or dataclass with the fields of numerics.Diagnostics (those it knows)",
+            smoke=_SMOKE_PAIRS.replace(options=(("rule", "truncate"), ("level", "token"), ("upper", 2.0))),
+            read=_read_correction,
+            arguments=("rollout", "trainer", "mask"),
+            differentiated=_weights,
         ),
         "ulp_distance": Contract(
             name="ulp_distance",

@@ -15,7 +15,7 @@ from numerics.formats import FORMATS
 
 __all__ = ["CAPABILITIES", "CONTRACT_NAMES", "Algorithm", "Implementation", "ResolveError", "resolve"]
 
-CONTRACT_NAMES = ("token_logprobs", "entropy", "mismatch", "ulp_distance")
+CONTRACT_NAMES = ("token_logprobs", "entropy", "mismatch", "divergence", "correction", "ulp_distance")
 
 #: What an implementation may declare. The suite holds it to what it declares; what it does not declare makes the
 #: properties that need it "not applicable", counted as such. A keyword of the signature counts as declared.
@@ -32,6 +32,10 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "checks_arguments": "a temperature that is not finite and positive, a mask that is not 0/1, shapes, dtypes "
         "or cuts out of range raise an error instead of giving a value",
         "ieee_counts": "counts are decided on the bits, so that flush-to-zero does not change them",
+        "exact_merge": "merging the states of any partition, in any order, gives the same bits",
+        "log_space": "effective sample sizes and mean square weights are right where exp(d) itself overflows or "
+        "underflows",
+        "small_differences": "k3, jsd and the like keep their relative accuracy as d goes to 0",
         "state": "`Implementation.state` makes a mergeable state with update, merge and compute",
         "pair": "`Implementation.pair` returns (raw, processed) from one set of logits",
     }
@@ -67,12 +71,12 @@ class Implementation:
     """A callable that claims a contract, plus what it declares.
 
     fn:            called as its contract says (``numerics explain CONTRACT``).
-    contract:      "token_logprobs", "entropy", "mismatch" or "ulp_distance".
+    contract:      one of `CONTRACT_NAMES`.
     dtypes:        input formats it accepts. devices: where it runs.
     capabilities:  names from `CAPABILITIES`; keywords of ``fn`` need not be repeated.
     algorithm:     what its error bound needs to know.
     pair:          the (raw, processed) form of a token_logprobs implementation.
-    state:         makes an empty mergeable state of a mismatch implementation.
+    state:         makes an empty mergeable state of an implementation that returns figures.
     expected_failures: property id -> reason (with an address). Strict: such a property passing is an error.
     """
 
@@ -128,6 +132,16 @@ KEYWORDS = (
     "ties",
     "real_vocab",
     "compare_dtype",
+    "row_ids",
+    "epsilon",
+    "rule",
+    "level",
+    "lower",
+    "upper",
+    "statistic",
+    "threshold",
+    "normalize",
+    "differentiable",
 )
 
 

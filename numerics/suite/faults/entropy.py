@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from numerics import reference
-from numerics.suite.builtin import BUILTIN
+from numerics.suite.builtin import builtin
 from numerics.suite.faults.fault import Fault, enter
 from numerics.suite.faults.logprobs import rubbish
 from numerics.suite.faults.tensors import scaled, up
@@ -20,7 +20,7 @@ __all__ = ["CONTROL", "FAULTS", "FORCED"]
 
 Tensor = torch.Tensor
 
-CONTROL: Implementation = BUILTIN["reference"][1]
+CONTROL: Implementation = builtin("reference", "entropy")
 FAULTS: dict[str, Fault] = {}
 _LOOSE = Algorithm()
 _plant = partial(enter, FAULTS, CONTROL)

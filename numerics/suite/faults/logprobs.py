@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from numerics import reference
-from numerics.suite.builtin import BUILTIN
+from numerics.suite.builtin import builtin
 from numerics.suite.faults.fault import Fault, enter
 from numerics.suite.faults.tensors import pick, scaled, softly, up
 from numerics.suite.implementation import Algorithm, Implementation
@@ -19,7 +19,7 @@ __all__ = ["CONTROL", "FAULTS", "FORCED", "rubbish"]
 
 Tensor = torch.Tensor
 
-CONTROL: Implementation = BUILTIN["reference"][0]
+CONTROL: Implementation = builtin("reference", "token_logprobs")
 FAULTS: dict[str, Fault] = {}
 #: float32 arithmetic, granted the loosest bound: what is killed here is killed whatever an implementation declares
 _LOOSE = Algorithm()

@@ -13,7 +13,7 @@ import torch
 from numerics.reference.mismatch import Mismatch, MismatchState
 from numerics.reference.mismatch import mismatch as careful
 from numerics.reference.sums import ExactSum
-from numerics.suite.builtin import BUILTIN
+from numerics.suite.builtin import builtin
 from numerics.suite.faults.fault import Fault, enter
 from numerics.suite.implementation import Algorithm, Implementation
 
@@ -21,7 +21,7 @@ __all__ = ["CONTROL", "FAULTS", "FORCED"]
 
 Tensor = torch.Tensor
 
-CONTROL: Implementation = BUILTIN["reference"][2]
+CONTROL: Implementation = builtin("reference", "mismatch")
 FAULTS: dict[str, Fault] = {}
 #: granted float32 accumulation: what is killed here is killed whatever an implementation declares
 _LOOSE = Algorithm()

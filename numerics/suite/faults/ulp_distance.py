@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from numerics import formats
-from numerics.suite.builtin import BUILTIN
+from numerics.suite.builtin import builtin
 from numerics.suite.faults.fault import Fault, enter
 from numerics.suite.implementation import Implementation
 
@@ -18,7 +18,7 @@ __all__ = ["CONTROL", "FAULTS", "FORCED"]
 Tensor = torch.Tensor
 Distance = tuple[Tensor, Tensor]
 
-CONTROL: Implementation = BUILTIN["reference"][3]
+CONTROL: Implementation = builtin("reference", "ulp_distance")
 FAULTS: dict[str, Fault] = {}
 _plant = partial(enter, FAULTS, CONTROL)
 
