@@ -17,5 +17,9 @@ def test_mismatch(check):
     check()
 
 
+def test_divergence(check):
+    check()
+
+
 def test_ulp_distance(check):
     check()

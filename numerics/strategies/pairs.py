@@ -12,7 +12,17 @@ from numerics.formats import FORMATS, Format
 from numerics.strategies.cases import PairCase, PairRow
 from numerics.strategies.scalars import check_choice, check_format
 
-__all__ = ["MASK_PATTERNS", "PAIR_KINDS", "logprob_pairs", "masks", "pair_cases", "pair_rows"]
+__all__ = [
+    "FINITE_KINDS",
+    "MASK_PATTERNS",
+    "ORDINARY_KINDS",
+    "PAIR_KINDS",
+    "RATIO_KINDS",
+    "logprob_pairs",
+    "masks",
+    "pair_cases",
+    "pair_rows",
+]
 
 #: name -> how rollout (q) and trainer (p) differ
 PAIR_KINDS: Mapping[str, str] = {
@@ -26,10 +36,14 @@ PAIR_KINDS: Mapping[str, str] = {
     "improbable": "log-probs below -88, whose probabilities are subnormal or 0",
     "positive": "a log-prob above 0",
     "wide": "float64 values that float32 does not hold (in float64 inputs; otherwise like far)",
+    "close": "both near 0 and apart by 1e-12 to 1e-2, where exp(d) - 1 - d cancels",
+    "extreme": "ratios of e^20 to e^700 and their inverses, about the edges of float32's and float64's exp",
     "infinite": "-inf or +inf on one or both sides",
     "nan": "NaN on one or both sides",
 }
-FINITE_KINDS = tuple(kind for kind in PAIR_KINDS if kind not in ("infinite", "nan"))
+FINITE_KINDS = tuple(kind for kind in PAIR_KINDS if kind not in ("close", "extreme", "infinite", "nan"))
+#: what ratios are checked on besides
+RATIO_KINDS = (*FINITE_KINDS, "close", "extreme")
 ORDINARY_KINDS = ("identical", "ulps", "rounded", "far", "near_certain", "improbable")
 MASK_PATTERNS = ("all", "none", "one", "right_padded", "left_padded", "holes")
 
@@ -96,6 +110,11 @@ def _pair(draw: st.DrawFn, q_format: Format, p_format: Format, kinds: tuple[str,
         q, p = base, draw(st.integers(1, 1600)) / 16.0
     elif kind == "wide":
         q, p = base, base * (1.0 + draw(st.integers(-8, 8)) * 2.0**-40)
+    elif kind == "close":
+        q, p = (-draw(st.integers(0, 64)) * 2.0 ** -draw(st.integers(12, 40)) for _ in "qp")
+    elif kind == "extreme":
+        d = draw(st.sampled_from([20.0, 30.0, 87.0, 88.0, 89.0, 110.0, 350.0, 700.0])) + draw(st.integers(-8, 8)) / 8.0
+        q, p = (base, base + d) if draw(st.booleans()) else (base, base - d)
     elif kind == "infinite":
         q, p = draw(st.permutations([base, -math.inf, math.inf, -math.inf]).map(lambda x: (x[0], x[1])))
     elif kind == "nan":

@@ -7,7 +7,7 @@ their magnitudes (ibid., section 4.2). An elementary function that is correct to
 ``2 e u``. The analysis of log-sum-exp follows Blanchard, Higham & Higham, "Accurately computing the log-sum-exp and
 softmax functions", IMA J. Numer. Anal. 41 (2021), with every first-order term kept and evaluated on the data.
 
-Bounds are evaluated in float64, on numbers that carry relative errors of a few 2^-53; `_INFLATE` covers those.
+Bounds are evaluated in float64, on numbers that carry relative errors of a few 2^-53; `INFLATE` covers those.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numerics.formats import FORMATS, Format
 from numerics.suite.implementation import Algorithm
 
 __all__ = [
+    "INFLATE",
     "Conditioning",
     "entropy",
     "gamma",
@@ -35,7 +36,7 @@ __all__ = [
 
 Array = npt.NDArray[np.float64]
 
-_INFLATE = 1.0 + 2.0**-30
+INFLATE = 1.0 + 2.0**-30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ def token_logprobs(c: Conditioning, algorithm: Algorithm, dtype: str) -> Array:
     inner = u * lead + _log_sum_error(c, algorithm, u, tiny)
     with np.errstate(over="ignore"):
         total = inner + (u + v) * (np.abs(c.value) + inner) + out_tiny
-        return (total * (1 + 2 * v) + c.slack) * _INFLATE
+        return (total * (1 + 2 * v) + c.slack) * INFLATE
 
 
 def entropy(c: Conditioning, algorithm: Algorithm, dtype: str) -> Array:
@@ -130,7 +131,7 @@ def entropy(c: Conditioning, algorithm: Algorithm, dtype: str) -> Array:
             total = total + _weighted_form(c, k, e_log, u)
     with np.errstate(over="ignore"):
         total = total + (u + v) * (np.abs(c.value) + total) + out_tiny
-        return (total * (1 + 2 * v) + c.slack) * _INFLATE
+        return (total * (1 + 2 * v) + c.slack) * INFLATE
 
 
 def _weighted_form(c: Conditioning, k: Array, e_log: Array, u: float) -> Array:
@@ -168,7 +169,7 @@ def gradient(
         scaled = absolute / temperatures[:, None]
         exact = np.abs(onehot - probs) / temperatures[:, None]
         rounding = leaf.u * (exact + scaled) + leaf.min_subnormal + 2 * FORMATS["float32"].min_normal
-    return (scaled + rounding) * _INFLATE
+    return (scaled + rounding) * INFLATE
 
 
 def kept_mass(n: Array | float, mean_gap: Array | float, algorithm: Algorithm, dtype: str) -> Array:
@@ -198,7 +199,7 @@ def mean(mean_abs: float, n: int, steps: int, fmt: Format, element: float) -> fl
     if n * mean_abs >= fmt.max / 2:
         return math.inf
     k = float(gamma(steps + 1, fmt.u))
-    return (k * mean_abs + element * (1 + k)) * _INFLATE
+    return (k * mean_abs + element * (1 + k)) * INFLATE
 
 
 def std(std_exact: float, rms: float, n: int, steps: int, fmt: Format, element: float) -> float:
@@ -210,12 +211,12 @@ def std(std_exact: float, rms: float, n: int, steps: int, fmt: Format, element: 
     that underflow cost at most the smallest normal each, its root in the deviation; where squares may overflow the
     bound is infinite.
     """
-    if n * (rms + element) ** 2 >= fmt.max / 4:
+    if rms + element >= math.sqrt(fmt.max / (4 * n)):
         return math.inf
     k = float(gamma(steps + 4, fmt.u))
     moved = element * math.sqrt(n / max(n - 1, 1))
     underflow = math.sqrt(2 * fmt.min_normal)
-    return (k * (std_exact + rms) + moved * (1 + k) + underflow) * _INFLATE
+    return (k * (std_exact + rms) + moved * (1 + k) + underflow) * INFLATE
 
 
 def pearson(steps: int, u: float, x_error: float, y_error: float) -> float:
@@ -228,4 +229,4 @@ def pearson(steps: int, u: float, x_error: float, y_error: float) -> float:
     if not worst < 0.5:
         return 2.0
     turned = x_error / (1 - x_error) + y_error / (1 - y_error)
-    return min(2.0, (turned + float(gamma(3 * steps + 8, u))) * _INFLATE)
+    return min(2.0, (turned + float(gamma(3 * steps + 8, u))) * INFLATE)

@@ -1,19 +1,20 @@
-"""The exact answer to a case, whatever its contract: what `Context.exact` returns."""
+"""The exact answer to a case of a contract: what `Context.exact` returns."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from numerics.strategies.cases import LogitsCase, PairCase, UlpCase
-from numerics.suite import oracle, oracle_pairs
+from numerics.suite import oracle, oracle_divergence, oracle_pairs
 
 __all__ = ["exact_answer"]
 
 
-def exact_answer(case: LogitsCase | PairCase | UlpCase, **options: Any) -> Any:
-    """`oracle.score` of logits, `oracle_pairs.mismatch` of pairs, `oracle_pairs.distances` of two lists."""
-    if isinstance(case, LogitsCase):
+def exact_answer(case: Any, *, contract: str, **options: Any) -> Any:
+    """What the oracle of the contract says of the case; ``options`` are the oracle's own."""
+    if contract in ("token_logprobs", "entropy"):
         return oracle.score(case, **options)
-    if isinstance(case, PairCase):
+    if contract == "mismatch":
         return oracle_pairs.mismatch(case)
+    if contract == "divergence":
+        return oracle_divergence.divergence(case)
     return oracle_pairs.distances(case)

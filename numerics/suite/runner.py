@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -204,7 +204,7 @@ class Check:
             implementation=self.implementation,
             device=self.device,
             dtype=self.dtype,
-            exact=exact_answer,
+            exact=partial(exact_answer, contract=self.property.contract),
             fields=provided_fields(self.implementation, self.device),
         )
 

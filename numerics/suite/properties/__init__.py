@@ -5,6 +5,8 @@ from types import MappingProxyType
 
 from numerics.suite.properties import (
     cuts,
+    divergence,
+    divergence_invariance,
     entropy,
     gradients,
     logprobs,
@@ -17,7 +19,18 @@ from numerics.suite.property import Property
 
 __all__ = ["PROPERTIES"]
 
-_ROOMS = (logprobs, rows, gradients, cuts, entropy, mismatch, mismatch_invariance, ulp_distance)
+_ROOMS = (
+    logprobs,
+    rows,
+    gradients,
+    cuts,
+    entropy,
+    mismatch,
+    mismatch_invariance,
+    divergence,
+    divergence_invariance,
+    ulp_distance,
+)
 
 PROPERTIES: Mapping[str, Property] = MappingProxyType(
     {

@@ -6,8 +6,8 @@ A field that an implementation does not return is not held against it, and count
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from hypothesis import strategies as st
@@ -22,7 +22,9 @@ from numerics.suite.property import Context, Domain, NotProvided
 
 __all__ = [
     "ORDER_FREE",
+    "ExactFigures",
     "agreement",
+    "bounded_figures",
     "cases",
     "count_measurement",
     "figure_measurement",
@@ -85,7 +87,19 @@ def same_fields(got: Outcome, want: Outcome, names: Sequence[str], *, note: str 
     )
 
 
-def count_measurement(outcome: Outcome, exact: ExactMismatch, names: Sequence[str]) -> Measurement:
+class ExactFigures(Protocol):
+    """What an oracle says of a case whose result is counts and figures."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Exact integers, by field."""
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Exact real numbers (mpmath), by field."""
+
+
+def count_measurement(outcome: Outcome, exact: ExactFigures, names: Sequence[str]) -> Measurement:
     """Counts against the exact ones."""
     return same(
         [number(outcome, n) for n in names],
@@ -99,8 +113,14 @@ def count_measurement(outcome: Outcome, exact: ExactMismatch, names: Sequence[st
 def figure_measurement(
     outcome: Outcome, exact: ExactMismatch, names: Sequence[str], ctx: Context, *, merges: int = 0, case: Any = None
 ) -> Measurement:
-    """Figures within their bounds; those about which the declared arithmetic can promise nothing are left out."""
-    allowed = exact.allowed(ctx.algorithm, merges=merges)
+    """Figures of a mismatch within their bounds."""
+    return bounded_figures(outcome, exact, names, exact.allowed(ctx.algorithm, merges=merges), case=case)
+
+
+def bounded_figures(
+    outcome: Outcome, exact: ExactFigures, names: Sequence[str], allowed: Mapping[str, float], *, case: Any = None
+) -> Measurement:
+    """Figures within ``allowed``; those about which the declared arithmetic can promise nothing are left out."""
     kept = [n for n in names if not (mp.isfinite(exact.figures[n]) and no_promise(n, allowed[n]))]
     values = [exact.figures[n] for n in kept]
     # mpmath to float64 is one rounding of at most 2^-53 of the value, and below the subnormals an absolute one
