@@ -28,7 +28,6 @@ __all__ = ["allowed", "token_errors"]
 
 _TERMS = (
     "signed_mean",
-    "probs_signed_mean",
     "k2",
     "k3",
     "kl_trainer_rollout",
@@ -71,9 +70,8 @@ def token_errors(q: float, p: float, algorithm: Algorithm, inner: Format) -> dic
     d = p - q
     if d == -math.inf:
         zero = dict.fromkeys(_TERMS, (0.0, 0.0))
-        one, of_q = (1.0, 2 * u), _exp(q)
-        probs = (of_q, (2 * e + 2) * u * of_q + inner.min_normal)
-        return {**zero, "probs_signed_mean": probs, "jsd": one, "normalization_gap": one, "chi2_token": one}
+        one = (1.0, 2 * u)
+        return {**zero, "jsd": one, "normalization_gap": one, "chi2_token": one}
     off = u * abs(d)
     w = _exp(d)
     r = _relative(off, algorithm, u)
@@ -82,13 +80,11 @@ def token_errors(q: float, p: float, algorithm: Algorithm, inner: Format) -> dic
     log_half = abs(math.log1p(w) - math.log(2)) if math.isfinite(w) else math.inf
     up = _exp(abs(d))
     square = _exp(2 * d)
-    exps = [_exp(p), _exp(q)]
     tiny = inner.min_normal  # what underflows is off by at most this, flushed or not
     k3 = grown + abs(d)
     jsd = (r + 3 * u) * w * abs(d) + w * r + 2 * u * (1 + w) + (1 + w) * log_half * (2 * algorithm.log_ulps + 3) * u
     return {
         "signed_mean": (abs(d), off),
-        "probs_signed_mean": (sum(exps), (2 * e + 2) * u * sum(exps) + 2 * tiny),
         "k2": (d * d / 2, float(gamma(4, u)) * d * d / 2 + tiny),
         "k3": (k3, (off + 2 * e * u) * grown + off * off * w + 2 * u * (off + d * d) + u * min(k3, d * d * up) + tiny),
         "kl_trainer_rollout": (w * abs(d), (r + float(gamma(3, u))) * w * abs(d) + tiny),
@@ -270,8 +266,15 @@ def _row_bounds(
 def _side_bounds(
     rows: Rows, figures: dict[str, Any], algorithm: Algorithm, inner: Format, merges: int
 ) -> dict[str, float]:
-    """Figures of one side alone: means of -q or -p, exact terms, over tokens and over each row, and exp of them."""
+    """Figures that never see d: means of -q or -p, exact terms, over tokens and over each row, exp of them, and the
+    mean of exp p - exp q, whose terms err by exp's 2 e u of each and one subtraction.
+    """
     out: dict[str, float] = {}
+    sizes = [_exp(p) + _exp(q) for row in rows for q, p in row if p < math.inf and q < math.inf]
+    if sizes and max(sizes) < math.inf:
+        error = (2 * algorithm.exp_ulps + 2) * inner.u
+        pairs = [(x, error * x + 2 * inner.min_normal) for x in sizes]
+        out["probs_signed_mean"] = _mean(pairs, len(sizes) + 8 * merges, inner)
     for i, side in enumerate(("rollout", "trainer")):
         values = [[-pair[i] for pair in row] for row in rows]
         values = [row for row in values if all(math.isfinite(x) for x in row)]
@@ -285,9 +288,9 @@ def _side_bounds(
             out["sampling_entropy"] = off
         logs, exps = [], []
         for row in values:
-            mean, error = math.fsum(row) / len(row), _mean([(abs(x), 0.0) for x in row], len(row), inner)
-            logs.append((abs(mean), error))
-            exps.append((_exp(mean), _of_exp(_exp(mean), error, algorithm, inner)))
+            mean, off_row = math.fsum(row) / len(row), _mean([(abs(x), 0.0) for x in row], len(row), inner)
+            logs.append((abs(mean), off_row))
+            exps.append((_exp(mean), _of_exp(_exp(mean), off_row, algorithm, inner)))
         out[f"log_ppl_{side}"] = _mean(logs, len(values) + 8 * merges, inner)
         out[f"ppl_{side}"] = _mean(exps, len(values) + 8 * merges, inner)
     return out
@@ -331,7 +334,9 @@ def _mean(pairs: list[tuple[float, float]], steps: int, inner: Format) -> float:
         return math.inf
     n = len(pairs)
     size, error = _fsum([v for v, _ in pairs]) / n, _fsum([e for _, e in pairs]) / n
-    return bounds.mean(size, n, steps, inner, error) if math.isfinite(size) else math.inf
+    if not math.isfinite(size):
+        return math.inf
+    return bounds.mean(size, n, steps, inner, error + inner.min_normal)  # the quotient may underflow, or be flushed
 
 
 def _largest(errors: list[float], sizes: list[float], inner: Format) -> float:

@@ -104,13 +104,9 @@ def torch_divergence(rollout: torch.Tensor, trainer: torch.Tensor, mask: torch.T
         "chi2_token": torch.expm1(2 * d),
         "sampling_entropy": -q,
     }
-    valid = (keep if keep.ndim > 1 else keep[None]).any(-1)
-    rows = [
-        (qr[kr].float(), pr[kr].float())
-        for qr, pr, kr in zip(*(x.reshape(-1, x.shape[-1]) for x in (rollout, trainer, keep)), strict=True)
-        if kr.any()
-    ]
-    out: dict[str, Any] = {"valid": int(n > 0), "valid_count": n, "row_count": int(valid.sum())}
+    lines = zip(*(x.flatten(0, -2) if x.ndim > 1 else x[None] for x in (rollout, trainer, keep)), strict=True)
+    rows = [(qr[kr].float(), pr[kr].float()) for qr, pr, kr in lines if kr.any()]
+    out: dict[str, Any] = {"valid": int(n > 0), "valid_count": n, "row_count": len(rows)}
     if not n:
         names = (*tokens, "ratio_min", "ratio_max", "ratio_std", "ess_fraction", *_ROW_FIGURES)
         return out | dict.fromkeys(names, float("nan"))

@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from numerics.suite.faults import entropy, logprobs, mismatch, processed, ulp_distance
+from numerics.suite.faults import divergence, entropy, logprobs, mismatch, processed, ulp_distance
 from numerics.suite.faults.fault import Fault
 from numerics.suite.runner import Check, Finding
 
 __all__ = ["CONTROLS", "FAULTS", "FORCED", "Fault", "nearest"]
 
-_ROOMS = (logprobs, entropy, mismatch, ulp_distance)
+_ROOMS = (logprobs, entropy, mismatch, divergence, ulp_distance)
 
 #: every fault by id
 FAULTS: Mapping[str, Fault] = MappingProxyType({f.id: f for room in (*_ROOMS, processed) for f in room.FAULTS.values()})

@@ -53,6 +53,8 @@ def specials(domain: Domain) -> list[PairCase]:
         pairs_of([(-89.0, 0.0), (0.0, -110.0)], [(0.0, -89.0)], dtype=dtype),
         pairs_of([(-300.0, 0.0), (-301.0, -1.0)], [(-300.0, 0.0)], dtype=dtype),  # equal weights of e^300
         pairs_of([(0.0, -300.0), (-1.0, -301.0)], [(0.0, -300.0)], dtype=dtype),  # and of e^-300
+        pairs_of([(-720.0, 0.0), (-1.0, -1.0)], dtype=dtype),  # a ratio that float64 does not hold
+        pairs_of([(-110.0, -110.0)], dtype=dtype),  # both probabilities underflow float32
         pairs_of([(-0.125, -0.25)] * 10, dtype=dtype),  # a sum over a row is not its mean
         pairs_of([(-1.0, -2.0)], [(-1.0, -1.0)] * 9, dtype=dtype),  # a mean of row means is not the mean
         pairs_of([(-1.0, -1.25), (-2.0, -1.5)], [(-1.0, -1.5), (-3.0, -2.75)], [(-0.5, -0.25)], dtype=dtype),

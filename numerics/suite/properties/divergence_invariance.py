@@ -15,7 +15,15 @@ from numerics.strategies.pairs import MASK_PATTERNS, PAIR_KINDS
 from numerics.suite.contracts import Outcome
 from numerics.suite.measure import Measurement, holds
 from numerics.suite.oracle_divergence import COUNTS, FIGURES, ROW_FIGURES, TOKEN_FIGURES
-from numerics.suite.properties.divergence_fields import ORDER_FREE, agreement, allowed, cases, exact_figures, specials
+from numerics.suite.properties.divergence_fields import (
+    ORDER_FREE,
+    agreement,
+    allowed,
+    cases,
+    exact_figures,
+    pairs_of,
+    specials,
+)
 from numerics.suite.properties.fields import near, no_promise, number, provided, same_fields
 from numerics.suite.property import Context, NotProvided, Property, rule
 
@@ -105,7 +113,7 @@ def padding(case: PairCase, ctx: Context) -> list[Measurement]:
     "DV-24",
     statement="fields(rows in any order, tokens of a row in any order) = fields",
     cases=partial(cases, kinds=tuple(PAIR_KINDS)),
-    special=specials,
+    special=lambda d: [*specials(d), pairs_of([(math.nan, -1.0)], [(-1.0, -1.5)], dtype=d.dtype)],
 )
 def order(case: PairCase, ctx: Context) -> list[Measurement]:
     """Reversed rows, and reversed tokens in each."""
