@@ -199,16 +199,26 @@ def _jsd(d: Number, w: Number) -> Number:
     return (w * d - (1 + w) * mp.log((1 + w) / 2)) / 2
 
 
+def _held(x: Number) -> Number:
+    """A term as float64 holds it: finite input whose exp overflows gives an infinity, and so does every mean of it."""
+    return mp.inf * mp.sign(x) if mp.isfinite(x) and abs(x) > _LARGEST else x
+
+
 def _mean(values: Sequence[Number]) -> Number:
-    return sum(values, mp.mpf(0)) / len(values) if values else mp.nan
+    return sum((_held(x) for x in values), mp.mpf(0)) / len(values) if values else mp.nan
 
 
 def _extreme(choose: Any, values: Sequence[Number]) -> Number:
-    return mp.nan if not values or any(mp.isnan(v) for v in values) else choose(values)
+    return mp.nan if not values or any(mp.isnan(v) for v in values) else _held(choose(values))
 
 
 def _log(x: Number) -> Number:
     return -mp.inf if x == 0 else mp.log(x) if mp.isfinite(x) else x
+
+
+def _log_mean_square(weights: Sequence[Number]) -> Number:
+    """ln(mean w^2), whatever float64 holds."""
+    return _log(sum((w * w for w in weights), mp.mpf(0)) / len(weights)) if weights else mp.nan
 
 
 def _token_figures(terms: list[dict[str, Number]], epsilon: float) -> dict[str, Number]:
@@ -219,19 +229,19 @@ def _token_figures(terms: list[dict[str, Number]], epsilon: float) -> dict[str, 
     out = {name: _mean([t[name] for t in terms]) for name in (*names, "normalization_gap", "chi2_token")}
     first, second = sum(w, mp.mpf(0)), sum((x * x for x in w), mp.mpf(0))
     broken = not n or not all(mp.isfinite(x) for x in w)
-    mean = first / n if n else mp.nan
+    mean = _mean(w)
     out |= {
         "k1": -out["signed_mean"],
         "ratio_mean": mean,
         "ratio_min": _extreme(min, w),
         "ratio_max": _extreme(max, w),
-        "ratio_std": mp.nan if n < 2 or broken else mp.sqrt(sum((x - mean) ** 2 for x in w) / (n - 1)),
+        "ratio_std": mp.nan if n < 2 or not mp.isfinite(mean) else mp.sqrt(sum((x - mean) ** 2 for x in w) / (n - 1)),
         "ess_fraction": mp.nan if broken else (first * first / (n * second) if second else mp.mpf(0)),
-        "log1p_chi2_token": _log(second / n) if n else mp.nan,
+        "log1p_chi2_token": _log_mean_square(w),
         "fraction_above": mp.mpf(sum(not abs(x) <= epsilon for x in d)) / n if n else mp.nan,
         "sampling_entropy": _mean([t["log_ppl_rollout_token"] for t in terms]),
-        "ppl_rollout_token": _exp_of(_mean([t["log_ppl_rollout_token"] for t in terms])),
-        "ppl_trainer_token": _exp_of(_mean([t["log_ppl_trainer_token"] for t in terms])),
+        "ppl_rollout_token": _held(_exp_of(_mean([t["log_ppl_rollout_token"] for t in terms]))),
+        "ppl_trainer_token": _held(_exp_of(_mean([t["log_ppl_trainer_token"] for t in terms]))),
     }
     return out
 
@@ -252,9 +262,9 @@ def _row_figures(
     difference = [-x for x in means]
     out = {
         "chi2_seq": _mean([_expm1(2 * x) for x in totals]),
-        "log1p_chi2_seq": _log(_mean([w * w for w in product])),
+        "log1p_chi2_seq": _log_mean_square(product),
         "chi2_seq_geometric": _mean([_expm1(2 * x) for x in means]),
-        "log1p_chi2_seq_geometric": _log(_mean([w * w for w in geometric])),
+        "log1p_chi2_seq_geometric": _log_mean_square(geometric),
         "ppl_rollout": _mean([_exp_of(x) for x in log_q]),
         "ppl_trainer": _mean([_exp_of(x) for x in log_p]),
         "log_ppl_rollout": _mean(log_q),
@@ -276,7 +286,7 @@ def _interval(parts: list[list[dict[str, Number]]]) -> dict[str, Number]:
     """The clustered interval of the normalisation gap."""
     names = ("normalization_gap_se", "normalization_gap_low", "normalization_gap_high")
     rows, n = len(parts), sum(map(len, parts))
-    sums = [sum((t["normalization_gap"] for t in part), mp.mpf(0)) for part in parts]
+    sums = [sum((_held(t["normalization_gap"]) for t in part), mp.mpf(0)) for part in parts]
     if rows < 2 or not all(mp.isfinite(s) for s in sums):
         return dict.fromkeys(names, mp.nan)
     gap = sum(sums) / n

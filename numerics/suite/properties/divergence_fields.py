@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numerics.strategies.cases import PairCase, PairRow
 from numerics.strategies.pairs import RATIO_KINDS, pair_cases
 from numerics.suite.contracts import Outcome
-from numerics.suite.measure import Measurement, mp
+from numerics.suite.measure import Measurement
 from numerics.suite.oracle_divergence import COUNTS, FIGURES, ExactDivergence
 from numerics.suite.properties.fields import bounded_figures, near, no_promise, provided, same_fields
 from numerics.suite.property import Context, Domain
@@ -79,17 +79,8 @@ def exact_figures(
     merges: int = 0,
     case: object = None,
 ) -> Measurement:
-    """Figures within their bounds of the exact ones; those that float64 does not hold must be infinite."""
-    return bounded_figures(outcome, _in_range(exact), names, allowed(exact, ctx, merges=merges), case=case)
-
-
-def _in_range(exact: ExactDivergence) -> ExactDivergence:
-    """The exact figures as float64 has them: infinite beyond its range, or made of terms that are."""
-    largest = mp.mpf(2) ** 1024
-    figures = {k: mp.inf * mp.sign(v) if mp.isfinite(v) and abs(v) >= largest else v for k, v in exact.figures.items()}
-    return ExactDivergence(
-        counts=exact.counts, figures=figures, rows=exact.rows, epsilon=exact.epsilon, compare=exact.compare
-    )
+    """Figures within their bounds of the exact ones."""
+    return bounded_figures(outcome, exact, names, allowed(exact, ctx, merges=merges), case=case)
 
 
 def agreement(
