@@ -211,7 +211,7 @@ def std(std_exact: float, rms: float, n: int, steps: int, fmt: Format, element: 
     that underflow cost at most the smallest normal each, its root in the deviation; where squares may overflow the
     bound is infinite.
     """
-    if rms + element >= math.sqrt(fmt.max / (4 * n)):
+    if rms + element >= math.sqrt(fmt.max / (4 * max(n, 1))):
         return math.inf
     k = float(gamma(steps + 4, fmt.u))
     moved = element * math.sqrt(n / max(n - 1, 1))

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from numerics.formats import FORMATS
 from numerics.reference.mismatch import Mismatch, MismatchState
 from numerics.reference.mismatch import mismatch as careful
-from numerics.reference.sums import ExactSum
+from numerics.reference.sums import UNIT, ExactSum
 from numerics.suite.builtin import builtin
 from numerics.suite.faults.fault import Fault, enter
 from numerics.suite.implementation import Algorithm, Implementation
@@ -406,6 +407,19 @@ class _AveragesDeviations(MismatchState):
         return _but(right, logprobs_diff_std=self._std) if hasattr(self, "_std") else right
 
 
+class _RoundsSums(MismatchState):
+    """The sum is a float32 number and rounds at every merge: within the bound of float32, but not the same bits."""
+
+    def merge(self, other: Any) -> Any:
+        super().merge(other)
+        both = self.totals["probs_diff"]
+        if both.total.finite:
+            numerator, denominator = FORMATS["float32"].round(both.total.over(1)).as_integer_ratio()
+            rounded = ExactSum(units=(numerator << UNIT) // denominator)
+            self.totals["probs_diff"] = dataclasses.replace(both, total=rounded)
+        return self
+
+
 class _ForgetsTheCount(MismatchState):
     """Keeps the larger mismatch count, as a substring rule that guesses the reducer does."""
 
@@ -416,18 +430,19 @@ class _ForgetsTheCount(MismatchState):
         return self
 
 
-def _plant_state(state: type[MismatchState], source: str) -> None:
+def _plant_state(state: type[MismatchState], source: str, rule: str = "MM-17") -> None:
     def fn(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Mismatch:
         return careful(rollout, trainer, mask, **options)
 
     fn.__name__ = "merge" + "".join("_" + c.lower() if c.isupper() else c for c in state.__name__[1:])
     fn.__doc__ = state.__doc__
-    _plant("MM-17", source=source, state=state)(fn)
+    _plant(rule, source=source, state=state)(fn)
 
 
 _plant_state(_AveragesMeans, "frameworks.md 25: mean of means")
 _plant_state(_DropsNan, "frameworks.md 29: NaN lost by order")
 _plant_state(_AveragesDeviations, "frameworks.md 28: rollout_probs_diff_std averaged")
+_plant_state(_RoundsSums, "sums of floats depend on the partition", "MM-26")
 _plant_state(_ForgetsTheCount, "frameworks.md 28: a reducer guessed from the key")
 
 

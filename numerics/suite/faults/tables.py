@@ -25,6 +25,18 @@ NOT_ALONE = {
     "MM-13": "implied by MM-02; the zero gate's own promise",
     "MM-19": "implied by MM-02; compares with the unreplicated batch",
     "MM-20": "implied by MM-02; ties the figure to theory instead of arithmetic",
+    "DV-05": "implied by DV-02; ties every estimator to the divergence it names, by enumeration, without the oracle",
+    "DV-06": "implied by DV-02 where the bound is tighter than the range; needs no oracle",
+    "DV-07": "implied by DV-02; what on-policy must look like, exactly",
+    "DV-10": "implied by DV-02; compares calls without the oracle, so it sees saturation at any accuracy",
+    "DV-17": "implied by DV-02 and DV-03; figures held against each other, sign by sign",
+    "DV-22": "implied by DV-02 and DV-03; compares two calls without the oracle",
+    "DV-23": "implied by DV-03; compares two calls without the oracle",
+    "DV-24": "implied by DV-14 on non-finite cases; compares two calls without the oracle",
+    "DV-25": "implied by DV-02; compares two calls without the oracle",
+    "DV-27": "implied by DV-02 and DV-03; orientation, without the oracle",
+    "DV-28": "implied by DV-02; compares with the unreplicated batch",
+    "DV-31": "implied by DV-29 for splits between rows; splits inside rows are its own",
 }
 
 

@@ -213,6 +213,27 @@ def merge(case: PairCase, ctx: Context) -> list[Measurement]:
     return out
 
 
+@_rule(
+    "MM-26",
+    statement="merge of any partition of the tokens, in any order: the same bits",
+    cases=partial(cases, max_rows=5, kinds=tuple(PAIR_KINDS)),
+    special=special.pairs,
+    requires={"state", "exact_merge"},
+)
+def merge_bits(case: PairCase, ctx: Context) -> list[Measurement]:
+    """Sums that do not round make merging associative and commutative, bit for bit, for means and correlations too."""
+    make = ctx.implementation.state
+    assert make is not None
+    whole = _update(make(), case, ctx)
+    parts = [make()]
+    for q, p in case.tokens:
+        parts.append(_update(make(), case.replace(rows=(PairRow((q,), (p,), (True,)),)), ctx))
+    while len(parts) > 1:  # as a tree, the last first
+        parts = [parts[-1].merge(parts[0]), *parts[1:-1]]
+    got, want = (Outcome(fields=dataclasses.asdict(s.compute())) for s in (parts[0], whole))
+    return [same_fields(got, want, (*COUNTS, *FIGURES))]
+
+
 def _update(state: Any, case: PairCase, ctx: Context) -> Any:
     tensors = case.tensors(ctx.device)
     return state.update(tensors["rollout"], tensors["trainer"], tensors["mask"])
