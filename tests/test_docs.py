@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from numerics import Mismatch
+from numerics import Divergence, Mismatch
 from numerics.integrations.verl import KEYS
 from numerics.suite.properties import PROPERTIES
 
@@ -117,9 +117,12 @@ def test_every_property_holds_a_statement() -> None:
     assert sorted(set(PROPERTIES) - cited) == []
 
 
-def test_the_field_table_is_that_of_mismatch() -> None:
-    fields = [row[1] for row in table(SEMANTICS.read_text(), "| no. | field |")]
-    assert fields == [f.name for f in dataclasses.fields(Mismatch)]
+@pytest.mark.parametrize(("section", "result"), [(2, Mismatch), (3, Divergence)])
+def test_the_field_tables_are_those_of_the_results(section: int, result: type) -> None:
+    text = SEMANTICS.read_text()
+    rows = table(text[text.index(f"\n## {section}. ") :], "| no. | field |")
+    known = [f.name for f in dataclasses.fields(result)]
+    assert [row[1] for row in rows] == [n for n in known if section == 2 or n not in ("epsilon", "compare_dtype")]
 
 
 def test_the_key_table_is_that_of_the_adapter() -> None:

@@ -115,7 +115,11 @@ class State:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The state that `to_json` wrote; `ValueError` for what it did not write."""
-        return cls.from_state_dict(json.loads(text))
+        try:
+            saved = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"not a saved state: the text is no JSON ({error})") from error
+        return cls.from_state_dict(saved)
 
 
 def _apart(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
