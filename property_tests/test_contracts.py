@@ -21,5 +21,9 @@ def test_divergence(check):
     check()
 
 
+def test_correction(check):
+    check()
+
+
 def test_ulp_distance(check):
     check()

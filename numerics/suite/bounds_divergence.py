@@ -24,7 +24,7 @@ from numerics.suite.bounds import INFLATE, gamma
 from numerics.suite.implementation import Algorithm
 from numerics.suite.measure import mp
 
-__all__ = ["allowed", "token_errors"]
+__all__ = ["allowed", "exp_error", "mean_error", "root_mean_square", "token_errors", "weight_bounds"]
 
 _TERMS = (
     "signed_mean",
@@ -130,13 +130,13 @@ def _token_bounds(
     steps = n + 8 * merges
 
     def mean(name: str) -> float:
-        return _mean([t[name] for t in errors], steps, inner)
+        return mean_error([t[name] for t in errors], steps, inner)
 
     d = [p - q for row in rows for q, p in row if p - q > -math.inf]
     ratio = [t["ratio"] for t in errors]
     std = figures["ratio_std"]
     out = {name: mean(name) for name in errors[0]} if errors else {}
-    rms = _root_mean_square([v for v, _ in ratio])
+    rms = root_mean_square([v for v, _ in ratio])
     out |= {
         "k1": out.get("signed_mean", 0.0),
         "ratio_mean": out.get("ratio", 0.0),
@@ -148,17 +148,17 @@ def _token_bounds(
             max(n, 1),
             steps,
             inner,
-            _root_mean_square([e for _, e in ratio]),
+            root_mean_square([e for _, e in ratio]),
         )
         if math.isfinite(rms)
         else math.inf,
         "fraction_above": 2 * u if all(abs(abs(x) - epsilon) > 2 * u * (abs(x) + epsilon) for x in d) else math.inf,
     }
-    out |= _weight_bounds("ess_fraction", "log1p_chi2_token", d, figures, steps, algorithm, inner, log_space)
+    out |= weight_bounds("ess_fraction", "log1p_chi2_token", d, figures, steps, algorithm, inner, log_space)
     return out
 
 
-def _weight_bounds(
+def weight_bounds(
     ess: str,
     log_mean_square: str,
     d: list[float],
@@ -231,17 +231,17 @@ def _row_bounds(
         off_difference = k * (side_p + side_q) + off_mean
         for name, x, error in (("seq_ratio", total, off), ("seq_ratio_geometric", mean, off_mean)):
             w = _exp(x)
-            note(name, w, _of_exp(w, error, algorithm, inner))
+            note(name, w, exp_error(w, error, algorithm, inner))
         for name, x, error in (("chi2_seq", total, off), ("chi2_seq_geometric", mean, off_mean)):
             square = _exp(2 * x)
-            note(name, 1 + square, _of_exp(square, 2 * error, algorithm, inner) + 2 * u * (1 + square))
+            note(name, 1 + square, exp_error(square, 2 * error, algorithm, inner) + 2 * u * (1 + square))
         note("log_ppl_diff", abs(mean), off_difference)
-        note("ppl_ratio", _exp(-mean), _of_exp(_exp(-mean), off_difference, algorithm, inner))
+        note("ppl_ratio", _exp(-mean), exp_error(_exp(-mean), off_difference, algorithm, inner))
         errors = [t["mult_prob_error"] for t in tokens]
-        note("seq_mult_prob_error", _fsum([v for v, _ in errors]) / n, _mean(errors, n, inner))
+        note("seq_mult_prob_error", _fsum([v for v, _ in errors]) / n, mean_error(errors, n, inner))
     out: dict[str, float] = {}
     for name, pairs in element.items():
-        average = _mean(pairs, count, inner)
+        average = mean_error(pairs, count, inner)
         worst = _largest([e for _, e in pairs], [v for v, _ in pairs], inner)
         if name in ("seq_ratio", "seq_ratio_geometric", "seq_mult_prob_error"):
             out |= {f"{name}_mean": average, f"{name}_min": worst, f"{name}_max": worst}
@@ -256,7 +256,7 @@ def _row_bounds(
     spread = [math.fsum(abs(p - q) for q, p in row) for row in whole_rows]
     longest = max((len(row) for row in whole_rows), default=0)
     for name, exponents in (("log1p_chi2_seq", totals), ("log1p_chi2_seq_geometric", means)):
-        out |= _weight_bounds("_", name, exponents, figures, count, algorithm, inner, log_space)
+        out |= weight_bounds("_", name, exponents, figures, count, algorithm, inner, log_space)
         carried = 2 * float(gamma(longest + 2, u)) * max(spread, default=0.0)
         out[name] += 2 * carried if carried < 0.25 else math.inf
     out.pop("_", None)
@@ -274,25 +274,25 @@ def _side_bounds(
     if sizes and max(sizes) < math.inf:
         error = (2 * algorithm.exp_ulps + 2) * inner.u
         pairs = [(x, error * x + 2 * inner.min_normal) for x in sizes]
-        out["probs_signed_mean"] = _mean(pairs, len(sizes) + 8 * merges, inner)
+        out["probs_signed_mean"] = mean_error(pairs, len(sizes) + 8 * merges, inner)
     for i, side in enumerate(("rollout", "trainer")):
         values = [[-pair[i] for pair in row] for row in rows]
         values = [row for row in values if all(math.isfinite(x) for x in row)]
         tokens = [(abs(x), 0.0) for row in values for x in row]
         if not tokens:
             continue
-        off = _mean(tokens, len(tokens) + 8 * merges, inner)
+        off = mean_error(tokens, len(tokens) + 8 * merges, inner)
         value = figures[f"ppl_{side}_token"]
-        out[f"ppl_{side}_token"] = _of_exp(float(value) if mp.isfinite(value) else math.inf, off, algorithm, inner)
+        out[f"ppl_{side}_token"] = exp_error(float(value) if mp.isfinite(value) else math.inf, off, algorithm, inner)
         if side == "rollout":
             out["sampling_entropy"] = off
         logs, exps = [], []
         for row in values:
-            mean, off_row = math.fsum(row) / len(row), _mean([(abs(x), 0.0) for x in row], len(row), inner)
+            mean, off_row = math.fsum(row) / len(row), mean_error([(abs(x), 0.0) for x in row], len(row), inner)
             logs.append((abs(mean), off_row))
-            exps.append((_exp(mean), _of_exp(_exp(mean), off_row, algorithm, inner)))
-        out[f"log_ppl_{side}"] = _mean(logs, len(values) + 8 * merges, inner)
-        out[f"ppl_{side}"] = _mean(exps, len(values) + 8 * merges, inner)
+            exps.append((_exp(mean), exp_error(_exp(mean), off_row, algorithm, inner)))
+        out[f"log_ppl_{side}"] = mean_error(logs, len(values) + 8 * merges, inner)
+        out[f"ppl_{side}"] = mean_error(exps, len(values) + 8 * merges, inner)
     return out
 
 
@@ -322,14 +322,15 @@ def _interval_bounds(
     return dict(zip(names, (of_se * INFLATE, ends * INFLATE, ends * INFLATE), strict=True))
 
 
-def _of_exp(value: float, absolute: float, algorithm: Algorithm, inner: Format) -> float:
+def exp_error(value: float, absolute: float, algorithm: Algorithm, inner: Format) -> float:
     """Error of exp, of the size ``value``, of something off by ``absolute``; infinite where it may overflow."""
     if value >= inner.max / 4:
         return math.inf
     return value * _relative(absolute, algorithm, inner.u) + inner.min_normal
 
 
-def _mean(pairs: list[tuple[float, float]], steps: int, inner: Format) -> float:
+def mean_error(pairs: list[tuple[float, float]], steps: int, inner: Format) -> float:
+    """Error of the mean of numbers given as (magnitude, error)."""
     if not all(math.isfinite(e) for _, e in pairs):
         return math.inf
     n = len(pairs)
@@ -347,7 +348,8 @@ def _fsum(values: list[float]) -> float:
     return math.fsum(values) if sum(values) < math.inf else math.inf
 
 
-def _root_mean_square(values: list[float]) -> float:
+def root_mean_square(values: list[float]) -> float:
+    """Without squares that overflow."""
     biggest: Callable[..., float] = max
     top = biggest(values, default=0.0)
     if not 0 < top < math.inf:

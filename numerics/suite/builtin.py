@@ -234,7 +234,9 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
                 reference.correction,
                 contract="correction",
                 name="reference",
-                capabilities=frozenset({"autograd", "checks_arguments", "exact_merge", "log_space", "run_to_run"}),
+                capabilities=frozenset(
+                    {"autograd", "checks_arguments", "exact_merge", "log_space", "run_to_run", "small_differences"}
+                ),
                 algorithm=_FLOAT64,
                 state=reference.CorrectionState,
             ),

@@ -89,7 +89,7 @@ class Implementation:
     capabilities: frozenset[str] = frozenset()
     algorithm: Algorithm = Algorithm()
     pair: Callable[..., Any] | None = None
-    state: Callable[[], Any] | None = None
+    state: Callable[..., Any] | None = None
     expected_failures: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -26,6 +26,8 @@ __all__ = [
     "TOKEN_FIGURES",
     "ExactDivergence",
     "divergence",
+    "exp_of",
+    "held",
     "token_terms",
 ]
 
@@ -155,7 +157,7 @@ def token_terms(q: float, p: float) -> dict[str, Number]:
     """What one token contributes, by name; ``d = p - q`` exactly, NaN for equal infinities."""
     both = math.isfinite(q) and math.isfinite(p)
     d = mp.mpf(p) - mp.mpf(q) if both else mp.mpf(p - q)  # infinite, or NaN
-    w = _exp_of(d)
+    w = exp_of(d)
     return {
         "d": d,
         "signed_mean": d,
@@ -164,7 +166,7 @@ def token_terms(q: float, p: float) -> dict[str, Number]:
         "k3": _k3(d, w),
         "kl_trainer_rollout": mp.mpf(0) if d == -mp.inf else w * d,
         "jsd": _jsd(d, w),
-        "mult_prob_error": _exp_of(abs(d)),
+        "mult_prob_error": exp_of(abs(d)),
         "normalization_gap": _expm1(d),
         "ratio": w,
         "chi2_token": _expm1(2 * d),
@@ -173,14 +175,15 @@ def token_terms(q: float, p: float) -> dict[str, Number]:
     }
 
 
-def _exp_of(x: Number) -> Number:
+def exp_of(x: Number) -> Number:
+    """exp of a number that may be infinite or NaN."""
     if mp.isnan(x):
         return mp.nan
     return (mp.inf if x > 0 else mp.mpf(0)) if mp.isinf(x) else mp.exp(x)
 
 
 def _expm1(x: Number) -> Number:
-    return mp.expm1(x) if mp.isfinite(x) else _exp_of(x) - 1
+    return mp.expm1(x) if mp.isfinite(x) else exp_of(x) - 1
 
 
 def _k3(d: Number, w: Number) -> Number:
@@ -199,17 +202,17 @@ def _jsd(d: Number, w: Number) -> Number:
     return (w * d - (1 + w) * mp.log((1 + w) / 2)) / 2
 
 
-def _held(x: Number) -> Number:
+def held(x: Number) -> Number:
     """A term as float64 holds it: finite input whose exp overflows gives an infinity, and so does every mean of it."""
     return mp.inf * mp.sign(x) if mp.isfinite(x) and abs(x) > _LARGEST else x
 
 
 def _mean(values: Sequence[Number]) -> Number:
-    return sum((_held(x) for x in values), mp.mpf(0)) / len(values) if values else mp.nan
+    return sum((held(x) for x in values), mp.mpf(0)) / len(values) if values else mp.nan
 
 
 def _extreme(choose: Any, values: Sequence[Number]) -> Number:
-    return mp.nan if not values or any(mp.isnan(v) for v in values) else _held(choose(values))
+    return mp.nan if not values or any(mp.isnan(v) for v in values) else held(choose(values))
 
 
 def _log(x: Number) -> Number:
@@ -240,8 +243,8 @@ def _token_figures(terms: list[dict[str, Number]], epsilon: float) -> dict[str, 
         "log1p_chi2_token": _log_mean_square(w),
         "fraction_above": mp.mpf(sum(not abs(x) <= epsilon for x in d)) / n if n else mp.nan,
         "sampling_entropy": _mean([t["log_ppl_rollout_token"] for t in terms]),
-        "ppl_rollout_token": _held(_exp_of(_mean([t["log_ppl_rollout_token"] for t in terms]))),
-        "ppl_trainer_token": _held(_exp_of(_mean([t["log_ppl_trainer_token"] for t in terms]))),
+        "ppl_rollout_token": held(exp_of(_mean([t["log_ppl_rollout_token"] for t in terms]))),
+        "ppl_trainer_token": held(exp_of(_mean([t["log_ppl_trainer_token"] for t in terms]))),
     }
     return out
 
@@ -258,18 +261,18 @@ def _row_figures(
     log_q = [_mean([t["log_ppl_rollout_token"] for t in part]) for part in parts]
     log_p = [_mean([t["log_ppl_trainer_token"] for t in part]) for part in parts]
     error = [_mean([t["mult_prob_error"] for t in part]) for part in parts]
-    product, geometric = [_exp_of(x) for x in totals], [_exp_of(x) for x in means]
+    product, geometric = [exp_of(x) for x in totals], [exp_of(x) for x in means]
     difference = [-x for x in means]
     out = {
         "chi2_seq": _mean([_expm1(2 * x) for x in totals]),
         "log1p_chi2_seq": _log_mean_square(product),
         "chi2_seq_geometric": _mean([_expm1(2 * x) for x in means]),
         "log1p_chi2_seq_geometric": _log_mean_square(geometric),
-        "ppl_rollout": _mean([_exp_of(x) for x in log_q]),
-        "ppl_trainer": _mean([_exp_of(x) for x in log_p]),
+        "ppl_rollout": _mean([exp_of(x) for x in log_q]),
+        "ppl_trainer": _mean([exp_of(x) for x in log_p]),
         "log_ppl_rollout": _mean(log_q),
         "log_ppl_trainer": _mean(log_p),
-        "ppl_ratio": _mean([_exp_of(x) for x in difference]),
+        "ppl_ratio": _mean([exp_of(x) for x in difference]),
         "log_ppl_diff_mean": _mean(difference),
         "log_ppl_diff_abs_mean": _mean([abs(x) for x in means]),
         "log_ppl_diff_max": _extreme(max, difference),
@@ -286,7 +289,7 @@ def _interval(parts: list[list[dict[str, Number]]]) -> dict[str, Number]:
     """The clustered interval of the normalisation gap."""
     names = ("normalization_gap_se", "normalization_gap_low", "normalization_gap_high")
     rows, n = len(parts), sum(map(len, parts))
-    sums = [sum((_held(t["normalization_gap"]) for t in part), mp.mpf(0)) for part in parts]
+    sums = [sum((held(t["normalization_gap"]) for t in part), mp.mpf(0)) for part in parts]
     if rows < 2 or not all(mp.isfinite(s) for s in sums):
         return dict.fromkeys(names, mp.nan)
     gap = sum(sums) / n

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from numerics.suite.properties import (
+    correction,
+    correction_invariance,
     cuts,
     divergence,
     divergence_invariance,
@@ -29,6 +31,8 @@ _ROOMS = (
     mismatch_invariance,
     divergence,
     divergence_invariance,
+    correction,
+    correction_invariance,
     ulp_distance,
 )
 
