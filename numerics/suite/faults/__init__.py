@@ -10,16 +10,19 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from numerics.suite.faults import divergence, entropy, logprobs, mismatch, processed, ulp_distance
+from numerics.suite.faults import correction, divergence, entropy, logprobs, mismatch, processed, ulp_distance
 from numerics.suite.faults.fault import Fault
 from numerics.suite.runner import Check, Finding
 
 __all__ = ["CONTROLS", "FAULTS", "FORCED", "Fault", "nearest"]
 
-_ROOMS = (logprobs, entropy, mismatch, divergence, ulp_distance)
+_ROOMS = (logprobs, entropy, mismatch, divergence, correction, ulp_distance)
 
+_ALL = [fault for room in (*_ROOMS, processed) for fault in room.FAULTS.values()]
 #: every fault by id
-FAULTS: Mapping[str, Fault] = MappingProxyType({f.id: f for room in (*_ROOMS, processed) for f in room.FAULTS.values()})
+FAULTS: Mapping[str, Fault] = MappingProxyType({fault.id: fault for fault in _ALL})
+if len(FAULTS) != len(_ALL):
+    raise ValueError("two faults share an id")
 #: the correct code, by contract: killed by nothing
 CONTROLS = MappingProxyType({room.CONTROL.contract: room.CONTROL for room in _ROOMS})
 #: rubbish, by contract: killed by everything

@@ -9,6 +9,7 @@ import statistics
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -122,6 +123,13 @@ def caught_by_assert_close(fault: Fault, *, seed: int = 0) -> bool:
                 for name, value in want.items():
                     if isinstance(value, int | float):
                         torch.testing.assert_close(torch.tensor(float(got[name])), torch.tensor(float(value)))
+            elif contract == "correction":
+                q = -logits.abs()
+                p = q + 0.01 * torch.randn(4, 8, generator=generator).to(dtype)
+                mask = torch.ones(4, 8, dtype=torch.bool)
+                right = partial(reference.correction, rule="truncate", level="token", upper=2.0)
+                wrong = fn(q.clone(), p.clone(), mask, rule="truncate", level="token", upper=2.0)
+                torch.testing.assert_close(wrong.weights, right(q, p, mask).weights)
             else:
                 a, b = logits[..., 0], logits[..., 1]
                 torch.testing.assert_close(fn(a.clone(), b.clone())[0], reference.ulp_distance(a, b)[0])

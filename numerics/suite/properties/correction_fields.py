@@ -76,15 +76,9 @@ def specials(domain: Domain) -> list[PairCase]:
     )
     close = pairs_of([(0.0, -1e-4), (0.0, -4e-7 if dtype != "float16" else -6e-7)], dtype=dtype)
     long = pairs_of([(-0.125, -0.375)] * 8, [(-0.125, 0.125)], dtype=dtype)
-    shapes = (
-        ordinary,
-        PairCase((masked, empty), dtype, dtype),
-        far,
-        odd,
-        close,
-        long,
-        PairCase((empty,), dtype, dtype),
-    )
+    hidden = pairs_of([(-1.0, -1.0)] * 4 + [(-1.0, -2.25)], dtype=dtype)  # one bad token among good ones
+    padded, nothing = PairCase((masked, empty), dtype, dtype), PairCase((empty,), dtype, dtype)
+    shapes = (ordinary, padded, far, odd, close, long, hidden, nothing)
     return [shape.replace(options=chosen) for shape in shapes for chosen in _ALL]
 
 
