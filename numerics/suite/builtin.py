@@ -142,7 +142,7 @@ def torch_correction(
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Importance weights in float32 torch over ``torch.where``: token and sequence truncation, zeroing, rejection."""
     keep = mask.bool()
-    d = torch.where(keep, trainer.float() - rollout.float(), torch.zeros((), device=trainer.device))
+    d = torch.where(keep, trainer.detach().float() - rollout.float(), torch.zeros((), device=trainer.device))
     counts = keep.sum(-1, keepdim=True).clamp(min=1)
     if rule in ("truncate", "zero"):
         log_ratio = {
