@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         token_logprobs,
         token_logprobs_pair,
     )
+    from numerics.integrations.keys import to_keys
     from numerics.pytest_plugin import parametrize_with_checks
     from numerics.reference.correction import Correction, CorrectionState, Diagnostics
     from numerics.reference.divergence import Divergence, DivergenceState
@@ -53,6 +54,7 @@ __all__ = [
     "reference",
     "strategies",
     "suite",
+    "to_keys",
     "token_logprobs",
     "token_logprobs_pair",
     "tools",
@@ -77,6 +79,7 @@ _HOMES = {
     "entropy": "numerics.functional",
     "mismatch": "numerics.functional",
     "parametrize_with_checks": "numerics.pytest_plugin",
+    "to_keys": "numerics.integrations.keys",
     "token_logprobs": "numerics.functional",
     "token_logprobs_pair": "numerics.functional",
     "ulp_distance": "numerics.formats",

@@ -1,4 +1,4 @@
-"""The ``numerics`` command: list, check, explain, compare, faults.
+"""The ``numerics`` command: list, check, explain, compare, keys, faults.
 
 Exit codes: 0 good, 1 found something, 2 bad input. Results go to standard output, progress to standard error, colour
 only to a terminal.
@@ -6,6 +6,8 @@ only to a terminal.
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import json
 import sys
 import time
@@ -21,7 +23,7 @@ from numerics.tools.compare_cli import compare_command
 
 __all__ = ["main"]
 
-_CONTRACTS = ("token_logprobs", "entropy", "mismatch", "ulp_distance")
+_CONTRACTS = ("token_logprobs", "entropy", "mismatch", "divergence", "correction", "ulp_distance")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -91,6 +93,42 @@ def list_command(contract: str | None, as_json: bool) -> None:
             if p.contract == name:
                 table.add_row(p.id, p.name, p.statement)
         console.print(table)
+
+
+@main.command("keys")
+@click.argument("name", metavar="[FRAMEWORK]", required=False)
+@click.option("--field", metavar="FIELD", help="Every framework's keys of this field of ours, such as k1.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def keys_command(name: str | None, field: str | None, as_json: bool) -> None:
+    """What the metric keys of an RL framework mean, beside our fields. Without FRAMEWORK: the frameworks."""
+    from numerics.integrations.keys import FRAMEWORKS, framework, keys_of, known_fields
+
+    if field is not None and field not in known_fields():
+        near = difflib.get_close_matches(field, sorted(known_fields()), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise click.BadParameter(f"no field {field!r}{hint}", param_hint="--field")
+    try:
+        tables = [framework(name)] if name else [framework(f) for f in FRAMEWORKS]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="FRAMEWORK") from error
+    pairs = keys_of(field) if field else [(f, k) for f in tables for k in f.keys]
+    pairs = [(f, k) for f, k in pairs if f in tables]
+    if as_json:
+        records = [{"framework": f.name, "source": f.source, **dataclasses.asdict(k)} for f, k in pairs]
+        click.echo(json.dumps(records, indent=2))
+        return
+    console = Console()
+    if not name and not field:
+        table = Table(box=None, show_header=False)
+        for f in tables:
+            table.add_row(f.name, f"{len(f.keys)} keys", f.source)
+        console.print(table)
+        return
+    for f, k in pairs:
+        console.print(f"[bold]{f.title}[/]  {k.name}", highlight=False, soft_wrap=True)
+        ours = f"{k.field} ({k.relation})" if k.field else "no field of ours"
+        note = f"; {k.note}" if k.note else ""
+        console.print(f"    {ours}: {k.definition}{note}", highlight=False, soft_wrap=True, markup=False)
 
 
 @main.command("check")
