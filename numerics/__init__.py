@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from numerics.integrations.keys import to_keys
     from numerics.pytest_plugin import parametrize_with_checks
+    from numerics.reference.aggregate import MetricsAggregator
     from numerics.reference.correction import Correction, CorrectionState, Diagnostics
     from numerics.reference.divergence import Divergence, DivergenceState
     from numerics.reference.metrics import MetricState
@@ -40,6 +41,7 @@ __all__ = [
     "DivergenceState",
     "Implementation",
     "MetricState",
+    "MetricsAggregator",
     "Mismatch",
     "MismatchState",
     "__version__",
@@ -71,6 +73,7 @@ _HOMES = {
     "DivergenceState": "numerics.reference.divergence",
     "Implementation": "numerics.suite.implementation",
     "MetricState": "numerics.reference.metrics",
+    "MetricsAggregator": "numerics.reference.aggregate",
     "Mismatch": "numerics.reference.mismatch",
     "MismatchState": "numerics.reference.mismatch",
     "check": "numerics.suite.runner",

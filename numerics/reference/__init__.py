@@ -1,6 +1,7 @@
 """The readable definition of every quantity, in float64; the same signatures as the public functions."""
 
 from numerics.formats import ulp_distance
+from numerics.reference.aggregate import REDUCERS, MetricsAggregator
 from numerics.reference.correction import Correction, CorrectionState, Diagnostics, correction
 from numerics.reference.cuts import removed_by_cuts
 from numerics.reference.divergence import Divergence, DivergenceState, divergence
@@ -9,12 +10,14 @@ from numerics.reference.metrics import MetricState
 from numerics.reference.mismatch import Mismatch, MismatchState, mismatch
 
 __all__ = [
+    "REDUCERS",
     "Correction",
     "CorrectionState",
     "Diagnostics",
     "Divergence",
     "DivergenceState",
     "MetricState",
+    "MetricsAggregator",
     "Mismatch",
     "MismatchState",
     "correction",

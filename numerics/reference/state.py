@@ -22,11 +22,12 @@ from numerics.reference.weights import WeightSums, WideSum
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["SCHEMA", "State", "merged"]
+__all__ = ["CELLS", "SCHEMA", "State", "merged"]
 
 #: the version of `State.state_dict`
 SCHEMA = "numerics.state/1"
-_CELLS: dict[str, Any] = {c.__name__: c for c in (CoMoments, ExactSum, Extremes, Moments, WeightSums, WideSum)}
+#: the kinds of cells that totals are made of, by the name under which they are saved
+CELLS: dict[str, Any] = {c.__name__: c for c in (CoMoments, ExactSum, Extremes, Moments, WeightSums, WideSum)}
 
 
 def merged(a: Any, b: Any) -> Any:
@@ -164,4 +165,4 @@ def _decode(x: Any) -> Any:
         return getattr(torch, x["dtype"])
     if "items" in x:
         return {_decode(k): _decode(v) for k, v in x["items"]}
-    return _CELLS[x["cell"]](**{name: _decode(v) for name, v in x.items() if name != "cell"})
+    return CELLS[x["cell"]](**{name: _decode(v) for name, v in x.items() if name != "cell"})

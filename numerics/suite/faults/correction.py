@@ -84,7 +84,7 @@ def clamped_before_exp(rollout: Tensor, trainer: Tensor, mask: Tensor, **options
 @_plant("CR-01", "CR-04", source="frameworks.md 49: OpenRLHF's tis floors at 0.5 by default")
 def undeclared_floor(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
     """Small weights are lifted to 0.5."""
-    if options["rule"] == "truncate" and options.get("lower") is None and options["upper"] >= 0.5:
+    if options["rule"] == "truncate" and options.get("lower") is None and (options.get("upper") or 0) >= 0.5:
         options["lower"] = 0.5
     return careful(rollout, trainer, mask, **options)
 
