@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import subprocess
 import sys
@@ -15,8 +16,7 @@ from hypothesis import strategies as st
 
 import numerics
 from numerics.formats import FORMATS
-from numerics.integrations import verl
-from numerics.integrations.verl import KEYS, calculate_debug_metrics, debug_metrics, drop_in
+from numerics.integrations.verl import KEYS, calculate_debug_metrics, debug, debug_metrics, drop_in
 from numerics.strategies import verl_batches
 
 VERLS_KEYS = {
@@ -269,7 +269,7 @@ def test_the_suite_finds_the_adapters_by_name(name: str) -> None:
     from numerics.suite.implementation import resolve
 
     (found,) = resolve(f"numerics.integrations.verl:{name}")
-    assert found is getattr(verl, name)
+    assert found is getattr(importlib.import_module("numerics.integrations.verl"), name)
     assert found.provides - {"mask"} == {"run_to_run"}
 
 
@@ -293,7 +293,7 @@ def test_debug_metrics_calls_verl_with_a_data_proto(monkeypatch: pytest.MonkeyPa
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **contents: Any) -> None:
     """A module ``name`` with ``contents``, under packages that exist for this test only."""
-    verl._verl.cache_clear()
+    debug._verl.cache_clear()
     parts = name.split(".")
     for package in (".".join(parts[:k]) for k in range(1, len(parts))):
         monkeypatch.setitem(sys.modules, package, ModuleType(package))
@@ -305,11 +305,11 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **contents: Any) -> Non
 @pytest.fixture(autouse=True)
 def _forget_verl() -> Any:
     yield
-    verl._verl.cache_clear()
+    debug._verl.cache_clear()
 
 
 def test_without_verl_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    verl._verl.cache_clear()
+    debug._verl.cache_clear()
     for name in [n for n in sys.modules if n.partition(".")[0] == "verl"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "verl", None)

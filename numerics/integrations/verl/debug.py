@@ -1,15 +1,4 @@
-"""verl: a drop-in for its ``calculate_debug_metrics``, and adapters that let the suite check both functions.
-
-Three names:
-
-- `calculate_debug_metrics` takes what verl's function of that name takes and returns verl's keys, with the figures of
-  `numerics.mismatch` behind them and log-prob figures beside them. It needs no verl.
-- `debug_metrics` is verl's **own** function as an implementation of the ``mismatch`` contract
-  (``--impl numerics.integrations.verl:debug_metrics``); verl is imported when it is first called.
-- `drop_in` is the first through the adapter of the second.
-
-Source: ``verl/utils/debug/metrics.py`` (read in 0.9.1); definitions: ``docs/semantics.md``, section 2.
-"""
+"""verl's ``calculate_debug_metrics``: a drop-in, and both functions as implementations of ``mismatch``."""
 
 from __future__ import annotations
 
@@ -24,7 +13,14 @@ import torch
 from numerics.functional import mismatch
 from numerics.suite.implementation import Algorithm, Implementation
 
-__all__ = ["KEYS", "calculate_debug_metrics", "debug_metrics", "drop_in"]
+__all__ = [
+    "KEYS",
+    "calculate_debug_metrics",
+    "debug_metrics",
+    "drop_in",
+    "numerics_debug_metrics",
+    "verl_debug_metrics",
+]
 
 #: our field -> the key it is logged under: verl's five, the three proposed to verl, and further ones of ours
 KEYS: Mapping[str, str] = MappingProxyType(
