@@ -27,6 +27,25 @@ VERL_REDUCERS: Mapping[str, str] = MappingProxyType(
     {
         **{KEYS[field]: reducer for field, reducer in _DEBUG.items()},
         **{f"rollout_corr/{OFFPOLICY_KEYS[field]}": reducer for field, reducer in _OFFPOLICY.items()},
+        **{
+            f"rollout_corr/rollout_is_{name}": reducer
+            for name, reducer in (
+                ("mean", "mean"),
+                ("max", "max"),
+                ("min", "min"),
+                ("std", "mean"),
+                ("eff_sample_size", "mean"),
+                ("ratio_fraction_high", "mean"),
+                ("ratio_fraction_low", "mean"),
+                ("seq_mean", "mean"),
+                ("seq_std", "mean"),
+                ("seq_max", "max"),
+                ("seq_min", "min"),
+                ("seq_max_deviation", "max"),
+                ("seq_fraction_high", "mean"),
+                ("seq_fraction_low", "mean"),
+            )
+        },
         "training/global_step": "last",
         "training/epoch": "last",
         "training/off_policy/evicted_samples": "sum",
