@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         correction,
         divergence,
         entropy,
+        full_divergence,
         mismatch,
         token_logprobs,
         token_logprobs_pair,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from numerics.reference.aggregate import MetricsAggregator
     from numerics.reference.correction import Correction, CorrectionState, Diagnostics
     from numerics.reference.divergence import Divergence, DivergenceState
+    from numerics.reference.full import FullDivergence
     from numerics.reference.metrics import MetricState
     from numerics.reference.mismatch import Mismatch, MismatchState
     from numerics.suite.implementation import Algorithm, Implementation
@@ -39,6 +41,7 @@ __all__ = [
     "Diagnostics",
     "Divergence",
     "DivergenceState",
+    "FullDivergence",
     "Implementation",
     "MetricState",
     "MetricsAggregator",
@@ -50,6 +53,7 @@ __all__ = [
     "divergence",
     "entropy",
     "formats",
+    "full_divergence",
     "integrations",
     "mismatch",
     "parametrize_with_checks",
@@ -71,6 +75,7 @@ _HOMES = {
     "Diagnostics": "numerics.reference.correction",
     "Divergence": "numerics.reference.divergence",
     "DivergenceState": "numerics.reference.divergence",
+    "FullDivergence": "numerics.reference.full",
     "Implementation": "numerics.suite.implementation",
     "MetricState": "numerics.reference.metrics",
     "MetricsAggregator": "numerics.reference.aggregate",
@@ -80,6 +85,7 @@ _HOMES = {
     "correction": "numerics.functional",
     "divergence": "numerics.functional",
     "entropy": "numerics.functional",
+    "full_divergence": "numerics.functional",
     "mismatch": "numerics.functional",
     "parametrize_with_checks": "numerics.pytest_plugin",
     "to_keys": "numerics.integrations.keys",

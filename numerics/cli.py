@@ -23,7 +23,7 @@ from numerics.tools.compare_cli import compare_command
 
 __all__ = ["main"]
 
-_CONTRACTS = ("token_logprobs", "entropy", "mismatch", "divergence", "correction", "ulp_distance")
+_CONTRACTS = ("token_logprobs", "entropy", "mismatch", "divergence", "correction", "full_divergence", "ulp_distance")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 

@@ -12,9 +12,18 @@ import torch
 from numerics import reference
 from numerics.reference.correction import Correction
 from numerics.reference.divergence import Divergence
+from numerics.reference.full import FullDivergence
 from numerics.reference.mismatch import Mismatch
 
-__all__ = ["correction", "divergence", "entropy", "mismatch", "token_logprobs", "token_logprobs_pair"]
+__all__ = [
+    "correction",
+    "divergence",
+    "entropy",
+    "full_divergence",
+    "mismatch",
+    "token_logprobs",
+    "token_logprobs_pair",
+]
 
 _BACKENDS = {"auto": reference, "reference": reference}
 
@@ -113,4 +122,17 @@ def correction(
 ) -> Correction:
     """Importance weights or rejections of a batch; see `numerics.reference.correction`."""
     result: Correction = _backend(backend).correction(rollout, trainer, mask, rule=rule, level=level, **options)
+    return result
+
+
+def full_divergence(
+    rollout_logits: torch.Tensor,
+    trainer_logits: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    backend: str = "auto",
+    **options: Any,
+) -> FullDivergence:
+    """Whole distributions of two logits tensors compared; see `numerics.reference.full_divergence`."""
+    result: FullDivergence = _backend(backend).full_divergence(rollout_logits, trainer_logits, mask, **options)
     return result

@@ -25,5 +25,9 @@ def test_correction(check):
     check()
 
 
+def test_full_divergence(check):
+    check()
+
+
 def test_ulp_distance(check):
     check()

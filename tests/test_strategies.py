@@ -247,6 +247,8 @@ KIND: dict[str, tuple[float, Callable[[float, float], Any]]] = {
     "zeros": (0.75, lambda q, p: q == p == 0 and math.copysign(1, q) != math.copysign(1, p)),
     "improbable": (0.9, lambda q, p: min(q, p) > -INF and max(q, p) < -88),
     "positive": (0.8, lambda q, p: 0 < p < INF),
+    "close": (0.9, lambda q, p: q != p and min(q, p) > -(2.0**-5) and max(abs(q), abs(p)) > F32.min_normal),
+    "extreme": (0.9, lambda q, p: 30 < abs(p - q) < 710 and max(q, p) > -31),
     "infinite": (0.8, lambda q, p: (math.isinf(q) != math.isinf(p)) and not math.isnan(q + p)),
     "both infinite": (0.2, lambda q, p: q == p == -INF),
     "opposite infinities": (0.5, lambda q, p: math.isinf(q) and q == -p),

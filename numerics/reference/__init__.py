@@ -5,6 +5,7 @@ from numerics.reference.aggregate import REDUCERS, MetricsAggregator
 from numerics.reference.correction import Correction, CorrectionState, Diagnostics, correction
 from numerics.reference.cuts import removed_by_cuts
 from numerics.reference.divergence import Divergence, DivergenceState, divergence
+from numerics.reference.full import FullDivergence, full_divergence
 from numerics.reference.logprobs import entropy, token_logprobs, token_logprobs_pair
 from numerics.reference.metrics import MetricState
 from numerics.reference.mismatch import Mismatch, MismatchState, mismatch
@@ -16,6 +17,7 @@ __all__ = [
     "Diagnostics",
     "Divergence",
     "DivergenceState",
+    "FullDivergence",
     "MetricState",
     "MetricsAggregator",
     "Mismatch",
@@ -23,6 +25,7 @@ __all__ = [
     "correction",
     "divergence",
     "entropy",
+    "full_divergence",
     "mismatch",
     "removed_by_cuts",
     "token_logprobs",

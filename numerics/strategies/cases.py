@@ -20,7 +20,7 @@ import torch
 
 from numerics.formats import FORMATS
 
-__all__ = ["LAYOUTS", "Logits", "LogitsCase", "PairCase", "PairRow", "Tail", "UlpCase"]
+__all__ = ["LAYOUTS", "Case", "Logits", "LogitsCase", "PairCase", "PairRow", "Tail", "UlpCase"]
 
 Array = npt.NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class Tail:
     high: float = 0.0
 
 
-class _Case:
+class Case:
     """Cases are equal iff their reprs are: NaN equals NaN, and +0 and -0 are two cases."""
 
     def __eq__(self, other: object) -> bool:
@@ -59,7 +59,7 @@ class _Case:
 
 
 @dataclass(frozen=True, eq=False)
-class LogitsCase(_Case):
+class LogitsCase(Case):
     """Rows of logits as one call of a ``token_logprobs`` or ``entropy`` implementation.
 
     dtype:        of the logits.
@@ -200,7 +200,7 @@ class PairRow:
 
 
 @dataclass(frozen=True, eq=False)
-class PairCase(_Case):
+class PairCase(Case):
     """Rollout and trainer log-probs as one call of a ``mismatch``, ``divergence`` or ``correction`` implementation.
 
     Rows may be ragged: they are padded to the longest with ``padding`` at masked places, on the right or the left.
@@ -292,7 +292,7 @@ class PairCase(_Case):
 
 
 @dataclass(frozen=True, eq=False)
-class UlpCase(_Case):
+class UlpCase(Case):
     """Two lists of numbers of one format, as one call of an ``ulp_distance`` implementation."""
 
     a: tuple[float, ...]

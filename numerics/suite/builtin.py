@@ -178,6 +178,40 @@ def torch_correction(
     return kept.float(), kept, {"kept_fraction": _share(kept, keep)}
 
 
+def torch_full_divergence(
+    rollout_logits: torch.Tensor, trainer_logits: torch.Tensor, mask: torch.Tensor, *, overlap_k: int = 10
+) -> dict[str, Any]:
+    """``torch.log_softmax`` of both sides in float32, and the definitions as they stand."""
+    keep, k = mask.bool(), min(overlap_k, rollout_logits.shape[-1])
+    lq, lp = (torch.log_softmax(x.float(), dim=-1) for x in (rollout_logits, trainer_logits))
+    q, p = lq.exp(), lp.exp()
+    zero = torch.zeros((), device=lq.device)
+    m = (p + q) / 2
+    apart = torch.where(lq == lp, zero, lq - lp)
+    best = [
+        torch.sort(x, dim=-1, descending=True, stable=True).indices[..., :k] for x in (rollout_logits, trainer_logits)
+    ]
+    lost = torch.isnan(lq).any(-1) | torch.isnan(lp).any(-1)
+    rows = {
+        "tv": (p - q).abs().sum(-1) / 2,
+        "kl_rollout_trainer": torch.where(q > 0, q * apart, zero).sum(-1),
+        "kl_trainer_rollout": torch.where(p > 0, -p * apart, zero).sum(-1),
+        "jsd": torch.stack([torch.where(x > 0, x * (lx - m.log()), zero).sum(-1) for x, lx in ((p, lp), (q, lq))]).mean(
+            0
+        ),
+        "top_k_overlap": (best[0][..., :, None] == best[1][..., None, :]).any(-1).float().mean(-1),
+        "logprob_gap": apart.abs().amax(-1),
+    }
+    rows = {n: torch.where(lost, torch.full_like(x, torch.nan), x) for n, x in rows.items()}
+    rows = {n: torch.where(keep, x, zero) for n, x in rows.items()}
+    n = int(keep.sum())
+    out: dict[str, Any] = {"valid": int(n > 0), "valid_count": n, "rows": rows}
+    for name, x in rows.items():
+        out[f"{name}_mean"] = x[keep].mean() if n else float("nan")
+        out[f"{name}_max"] = x[keep].max() if n else float("nan")
+    return out
+
+
 def _share(kept: torch.Tensor, of: torch.Tensor) -> float:
     return int(kept.sum()) / int(of.sum()) if of.any() else float("nan")
 
@@ -241,6 +275,13 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
                 state=reference.CorrectionState,
             ),
             Implementation(
+                reference.full_divergence,
+                contract="full_divergence",
+                name="reference",
+                capabilities=frozenset({"checks_arguments", "run_to_run", "small_differences"}),
+                algorithm=_FLOAT64,
+            ),
+            Implementation(
                 formats.ulp_distance,
                 contract="ulp_distance",
                 name="reference",
@@ -259,6 +300,13 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
             Implementation(torch_mismatch, contract="mismatch", name="torch", capabilities=frozenset({"run_to_run"})),
             Implementation(
                 torch_divergence, contract="divergence", name="torch", capabilities=frozenset({"run_to_run"})
+            ),
+            Implementation(
+                torch_full_divergence,
+                contract="full_divergence",
+                name="torch",
+                capabilities=frozenset({"run_to_run"}),
+                algorithm=Algorithm(formula="shifted"),
             ),
             Implementation(
                 torch_correction, contract="correction", name="torch", capabilities=frozenset({"run_to_run"})

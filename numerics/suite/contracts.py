@@ -21,12 +21,13 @@ import torch
 
 from numerics.formats import bits_differ, widen
 from numerics.strategies.cases import Logits, LogitsCase, PairCase, PairRow, UlpCase
+from numerics.strategies.full_cases import FullCase, FullRow
 from numerics.suite.implementation import Implementation
 
 __all__ = ["CONTRACTS", "BadResult", "Contract", "Outcome", "Raised", "call"]
 
 Array = npt.NDArray[np.float64]
-Case = LogitsCase | PairCase | UlpCase
+Case = LogitsCase | PairCase | FullCase | UlpCase
 
 
 class Raised(Exception):  # noqa: N818 - it carries an error, it is none of ours
@@ -165,6 +166,19 @@ def _read_figures(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> O
     return Outcome(fields={str(k): _plain(v) for k, v in fields.items()})
 
 
+def _read_full(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> Outcome:
+    outcome = _read_figures(result, case, tensors)
+    rows = outcome.fields.get("rows")
+    if not isinstance(rows, Mapping):
+        return outcome
+    shape = tensors["mask"].shape
+    for name, values in rows.items():
+        if not isinstance(values, torch.Tensor) or values.shape != shape:
+            raise BadResult(f"rows[{name!r}] must be a tensor of shape {tuple(shape)}")
+    plain = {str(k): tuple(v.detach().cpu().double().ravel().tolist()) for k, v in rows.items()}
+    return dataclasses.replace(outcome, fields={**outcome.fields, "rows": plain})
+
+
 def _read_correction(result: Any, case: Any, tensors: dict[str, torch.Tensor]) -> Outcome:
     if isinstance(result, tuple) and len(result) == 3:
         weights, mask, diagnostics = result
@@ -261,6 +275,15 @@ CONTRACTS: Mapping[str, Contract] = MappingProxyType(
             read=_read_correction,
             arguments=("rollout", "trainer", "mask"),
             differentiated=_weights,
+        ),
+        "full_divergence": Contract(
+            name="full_divergence",
+            summary="whole distributions of two logits tensors compared row by row",
+            signature="impl(rollout_logits, trainer_logits, mask, *, overlap_k=10)",
+            returns="a mapping or dataclass with the fields of numerics.FullDivergence (those it knows), rows included",
+            smoke=FullCase((FullRow((0.0, 1.0, -2.0), (0.5, 1.0, -2.0)), FullRow((1.0, 0.0, 0.0), (1.0, 0.0, 0.0)))),
+            read=_read_full,
+            arguments=("rollout_logits", "trainer_logits", "mask"),
         ),
         "ulp_distance": Contract(
             name="ulp_distance",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numerics.suite import oracle, oracle_correction, oracle_divergence, oracle_pairs
+from numerics.suite import oracle, oracle_correction, oracle_divergence, oracle_full, oracle_pairs
 
 __all__ = ["exact_answer"]
 
@@ -19,4 +19,6 @@ def exact_answer(case: Any, *, contract: str, **options: Any) -> Any:
         return oracle_divergence.divergence(case)
     if contract == "correction":
         return oracle_correction.correction(case)
+    if contract == "full_divergence":
+        return oracle_full.full(case)
     return oracle_pairs.distances(case)

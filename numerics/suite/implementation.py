@@ -15,7 +15,15 @@ from numerics.formats import FORMATS
 
 __all__ = ["CAPABILITIES", "CONTRACT_NAMES", "Algorithm", "Implementation", "ResolveError", "resolve"]
 
-CONTRACT_NAMES = ("token_logprobs", "entropy", "mismatch", "divergence", "correction", "ulp_distance")
+CONTRACT_NAMES = (
+    "token_logprobs",
+    "entropy",
+    "mismatch",
+    "divergence",
+    "correction",
+    "full_divergence",
+    "ulp_distance",
+)
 
 #: What an implementation may declare. The suite holds it to what it declares; what it does not declare makes the
 #: properties that need it "not applicable", counted as such. A keyword of the signature counts as declared.
@@ -142,6 +150,8 @@ KEYWORDS = (
     "threshold",
     "normalize",
     "differentiable",
+    "overlap_k",
+    "chunk_bytes",
 )
 
 

@@ -219,12 +219,11 @@ def _judge(exact: ExactCorrection, kept: list[bool], algorithm: Algorithm, log_s
         mean = sum((w.exact for w in weights), mp.mpf(0)) / len(weights)
         if mean > 0:
             normaliser = mean
-            normaliser_error = mean_error([(float(w.exact), w.error) for w in weights], len(weights), inner) / float(
-                mean
-            )
+            sizes = [(float(w.exact), w.error) for w in weights]
+            normaliser_error = float(mean_error(sizes, len(sizes), inner) / mean)
     scaled = [w.exact / normaliser for w in spread]
     scaled_error = [
-        _rounded(float(x), w.error / float(normaliser) + abs(float(x)) * (2 * normaliser_error + inner.u), compare)
+        _rounded(float(x), float(w.error / normaliser) + abs(float(x)) * (2 * normaliser_error + inner.u), compare)
         for w, x in zip(spread, scaled, strict=True)
     ]
     counts = {
@@ -255,7 +254,7 @@ def _judge(exact: ExactCorrection, kept: list[bool], algorithm: Algorithm, log_s
         "ess_fraction", "_", logs, {**figures, "_": mp.nan}, steps, algorithm, inner, log_space
     )["ess_fraction"] + _carried(ratios)
     figures["ess_fraction_truncated"] = _ess([w.exact for w in weights])
-    worst = max((w.error / float(w.exact) for w in weights if w.exact > 0), default=0.0)
+    worst = max((float(w.error / w.exact) for w in weights if w.exact > 0), default=0.0)
     off = 4 * worst + float(gamma(3 * steps + 8, inner.u)) + 8 * algorithm.exp_ulps * inner.u
     allowed["ess_fraction_truncated"] = math.expm1(off) * INFLATE if off < 1 else math.inf
     return Judgement(
@@ -272,9 +271,7 @@ def _judge(exact: ExactCorrection, kept: list[bool], algorithm: Algorithm, log_s
 
 def _carried(ratios: list[_Value]) -> float:
     """What the errors of sums over rows add to an effective sample size: four times their relative size."""
-    worst = max(
-        (r.error / float(r.exact) for r in ratios if r.exact > 0 and 0 < float(r.exact) < math.inf), default=0.0
-    )
+    worst = max((float(r.error / r.exact) for r in ratios if mp.isfinite(r.exact) and r.exact > 0), default=0.0)
     return 4 * worst if worst < 0.1 else math.inf
 
 

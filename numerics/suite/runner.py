@@ -341,7 +341,7 @@ def _smoke_call(implementation: Implementation, device: str) -> tuple[str, froze
         return f"{contract.signature} raised {error} on {case!r}", frozenset()
     except BadResult as error:
         return f"{error}; the contract is {contract.signature} -> {contract.returns}", frozenset()
-    if contract.name in ("mismatch", "divergence") and not outcome.fields:
+    if contract.name in ("mismatch", "divergence", "full_divergence") and not outcome.fields:
         return "the result has no fields", frozenset()
     return "", frozenset(outcome.fields)
 

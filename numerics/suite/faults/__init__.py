@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from numerics.suite.faults import correction, divergence, entropy, logprobs, mismatch, processed, ulp_distance
+from numerics.suite.faults import correction, divergence, entropy, full, logprobs, mismatch, processed, ulp_distance
 from numerics.suite.faults.fault import Fault
 from numerics.suite.runner import Check, Finding
 
 __all__ = ["CONTROLS", "FAULTS", "FORCED", "Fault", "nearest"]
 
-_ROOMS = (logprobs, entropy, mismatch, divergence, correction, ulp_distance)
+_ROOMS = (logprobs, entropy, mismatch, divergence, correction, full, ulp_distance)
 
 _ALL = [fault for room in (*_ROOMS, processed) for fault in room.FAULTS.values()]
 #: every fault by id

@@ -123,6 +123,14 @@ def caught_by_assert_close(fault: Fault, *, seed: int = 0) -> bool:
                 for name, value in want.items():
                     if isinstance(value, int | float):
                         torch.testing.assert_close(torch.tensor(float(got[name])), torch.tensor(float(value)))
+            elif contract == "full_divergence":
+                other = logits + (0.01 * torch.randn(4, 8, generator=generator)).to(dtype)
+                mask = torch.ones(4, dtype=torch.bool)
+                got, want = fn(logits.clone(), other.clone(), mask), reference.full_divergence(logits, other, mask)
+                for name, values in want.rows.items():
+                    torch.testing.assert_close(got.rows[name].double(), values.double())
+                for name, value in want.as_dict().items():
+                    torch.testing.assert_close(torch.tensor(float(got.as_dict()[name])), torch.tensor(float(value)))
             elif contract == "correction":
                 q = -logits.abs()
                 p = q + 0.01 * torch.randn(4, 8, generator=generator).to(dtype)

@@ -47,6 +47,10 @@ NOT_ALONE = {
     "DV-27": "implied by DV-02 and DV-03; orientation, without the oracle",
     "DV-28": "implied by DV-02; compares with the unreplicated batch",
     "DV-31": "implied by DV-29 for splits between rows; splits inside rows are its own",
+    "FV-03": "implied by FV-01; direction, without the oracle",
+    "FV-04": "implied by FV-01; what equal logits must look like, exactly",
+    "FV-05": "implied by FV-01 where the bound is tighter than the range; needs no oracle",
+    "FV-12": "implied by FV-02; compares with the unreplicated batch",
 }
 
 

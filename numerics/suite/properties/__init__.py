@@ -10,6 +10,7 @@ from numerics.suite.properties import (
     divergence,
     divergence_invariance,
     entropy,
+    full,
     gradients,
     logprobs,
     mismatch,
@@ -33,6 +34,7 @@ _ROOMS = (
     divergence_invariance,
     correction,
     correction_invariance,
+    full,
     ulp_distance,
 )
 
