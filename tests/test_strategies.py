@@ -249,10 +249,10 @@ KIND: dict[str, tuple[float, Callable[[float, float], Any]]] = {
     "positive": (0.8, lambda q, p: 0 < p < INF),
     "close": (0.9, lambda q, p: q != p and min(q, p) > -(2.0**-5) and max(abs(q), abs(p)) > F32.min_normal),
     "extreme": (0.9, lambda q, p: 30 < abs(p - q) < 710 and max(q, p) > -31),
-    "infinite": (0.8, lambda q, p: (math.isinf(q) != math.isinf(p)) and not math.isnan(q + p)),
+    "infinite": (0.7, lambda q, p: (math.isinf(q) != math.isinf(p)) and not math.isnan(q + p)),
     "both infinite": (0.2, lambda q, p: q == p == -INF),
     "opposite infinities": (0.5, lambda q, p: math.isinf(q) and q == -p),
-    "nan": (0.9, lambda q, p: math.isnan(q) != math.isnan(p)),
+    "nan": (0.8, lambda q, p: math.isnan(q) != math.isnan(p)),
     "both NaN": (0.4, lambda q, p: math.isnan(q) and math.isnan(p)),
     "wide": (0.9, lambda q, p: q != p and F32.round(q) == F32.round(p) and abs(q) > 1e-3),
 }

@@ -25,7 +25,7 @@ __all__ = ["CHUNK_BYTES", "FullDivergence", "full_divergence"]
 #: extra memory of a chunk, bytes, unless a single row needs more
 CHUNK_BYTES = 1 << 26
 #: float64 tensors of a chunk's size that live at one time
-_LIVE = 16
+_LIVE = 32
 _FIGURES = ("tv", "kl_rollout_trainer", "kl_trainer_rollout", "jsd", "top_k_overlap", "logprob_gap")
 
 
@@ -101,12 +101,15 @@ def full_divergence(
     flat = [x.detach().reshape(-1, width) for x in (rollout_logits, trainer_logits)]
     places = valid.nonzero()[:, 0]
     step = max(1, chunk_bytes // (8 * _LIVE * width))
-    parts = [
-        _compare(flat[0][some], flat[1][some], float(temperature), k)
-        for some in torch.split(places, step)
-        if some.numel()
-    ]
-    rows = _gathered(parts, places, valid.numel())
+    rows = _fillers(valid)
+    for some in torch.split(places, step):
+        if some.numel():
+            found = _compare(flat[0][some], flat[1][some], float(temperature), k)
+            for name, values in found.items():
+                rows[name][some] = values
+            del (
+                found
+            )  # before the next chunk, so that its small tensors do not split the memory that the next one needs
     return _summary(rows, places, k, shape)
 
 
@@ -165,21 +168,19 @@ def _log_softmax(y: torch.Tensor) -> torch.Tensor:
     return (y - top) - torch.log(torch.exp(y - top).sum(-1, keepdim=True))
 
 
-def _gathered(parts: list[dict[str, torch.Tensor]], places: torch.Tensor, count: int) -> dict[str, torch.Tensor]:
-    """The chunks as tensors over all rows, with fillers at masked ones."""
-    fillers: dict[str, tuple[Any, torch.dtype]] = {
+def _fillers(valid: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The figures of all rows before any is compared: what masked rows hold."""
+    kinds: dict[str, tuple[Any, torch.dtype]] = {
         **dict.fromkeys(_FIGURES, (0.0, torch.float64)),
         "gap_token": (-1, torch.int64),
         "argmax_agrees": (False, torch.bool),
         "bit_equal": (False, torch.bool),
         "sound": (False, torch.bool),
     }
-    out = {}
-    for name, (filler, dtype) in fillers.items():
-        out[name] = torch.full((count,), filler, dtype=dtype, device=places.device)
-        if parts:
-            out[name][places] = torch.cat([part[name] for part in parts])
-    return out
+    return {
+        name: torch.full(valid.shape, filler, dtype=dtype, device=valid.device)
+        for name, (filler, dtype) in kinds.items()
+    }
 
 
 def _summary(rows: dict[str, torch.Tensor], places: torch.Tensor, k: int, shape: torch.Size) -> FullDivergence:
