@@ -112,8 +112,9 @@ def check_gradient(case: LogitsCase) -> None:
     for i in range(case.size):
         y, t = true_y(case, i), mp.mpf(compute.round(float(case.temperatures[i])))
         p, lse = softmax(y) if is_distribution(y) else ([mp.nan] * len(y), mp.nan)
-        # a log-prob below the output's range is stored as -inf, which has gradient 0
-        zero = not case.valid[i] or (is_distribution(y) and y[case.tokens[i]] - lse < -compute.max)
+        # a log-prob that rounds to -inf in the output's format, half an ulp below its range, has gradient 0
+        limit = mp.mpf(compute.max) + mp.mpf(compute.ulp(compute.max)) / 2
+        zero = not case.valid[i] or (is_distribution(y) and y[case.tokens[i]] - lse <= -limit)
         for j in range(case.width):
             holds(found, i * case.width + j, mp.mpf(0) if zero else (int(onehot[i, j]) - p[j]) / t)
 

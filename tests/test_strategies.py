@@ -262,7 +262,8 @@ KIND: dict[str, tuple[float, Callable[[float, float], Any]]] = {
 def test_every_kind_of_pair_is_found(kind: str) -> None:
     p, predicate = KIND[kind]
     assert set(s.PAIR_KINDS) <= set(KIND)
-    assert chance(DOUBLES if kind == "wide" else PAIRS, lambda pair: predicate(*pair)) >= p
+    pairs = DOUBLES if kind == "wide" else PAIRS
+    assert chance(pairs, lambda pair: predicate(*pair), examples=200) >= p
 
 
 @pytest.mark.parametrize(("rollout", "trainer"), list(itertools.product(FORMATS, FORMATS)))
