@@ -89,7 +89,7 @@ def undeclared_floor(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: 
     return careful(rollout, trainer, mask, **options)
 
 
-@_plant("CR-10", "CR-02", source="an open interval for a closed one")
+@_plant("CR-10", source="an open interval for a closed one")
 def bounds_are_exclusive(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
     """A ratio equal to a bound is zeroed, a statistic equal to the threshold rejected."""
     right = careful(rollout, trainer, mask, **options)

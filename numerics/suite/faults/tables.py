@@ -29,7 +29,6 @@ NOT_ALONE = {
     "CR-07": "implied by CR-01; overflow seen without the oracle",
     "CR-08": "implied by CR-04 and CR-02; diagnostics held against what came back",
     "CR-09": "implied by CR-04; compares two calls without the oracle",
-    "CR-10": "implied by CR-01 and CR-02; what on-policy must look like, exactly",
     "CR-15": "implied by CR-01; three levels held against each other",
     "CR-16": "implied by CR-04; needs no oracle",
     "CR-21": "implied by CR-01 and CR-04; compares two calls without the oracle",

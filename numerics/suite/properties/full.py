@@ -139,7 +139,7 @@ def swapped(case: FullCase, ctx: Context) -> list[Measurement]:
 
 @_rule("FV-04", statement="equal logits: TV, KL, JSD, gap = 0 exactly, overlap 1, one arg-max", cases=_cases)
 def identical(case: FullCase, ctx: Context) -> list[Measurement]:
-    """Equal rows differ in nothing, exactly. (JSD from ln((P + Q)/2) owes its bound only, unless `small_differences`.)"""
+    """Equal rows differ in nothing, exactly. (JSD owes its bound only, unless `small_differences`.)"""
     rows = tuple(dataclasses.replace(row, trainer=row.rollout) for row in case.rows)
     twin = case.replace(rows=rows, trainer_dtype=case.rollout_dtype)
     outcome = ctx.call(twin)
