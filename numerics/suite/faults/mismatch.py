@@ -13,7 +13,7 @@ import torch
 from numerics.formats import FORMATS
 from numerics.reference.mismatch import Mismatch, MismatchState
 from numerics.reference.mismatch import mismatch as careful
-from numerics.reference.sums import UNIT, ExactSum
+from numerics.reference.sums import ExactSum
 from numerics.suite.builtin import builtin
 from numerics.suite.faults.fault import Fault, enter
 from numerics.suite.implementation import Algorithm, Implementation
@@ -410,14 +410,22 @@ class _AveragesDeviations(MismatchState):
 class _RoundsSums(MismatchState):
     """The sum is a float32 number and rounds at every merge: within the bound of float32, but not the same bits."""
 
+    _sum = 0.0
+
+    def update(self, rollout: Tensor, trainer: Tensor, mask: Tensor | None = None) -> MismatchState:
+        super().update(rollout, trainer, mask)
+        self._sum = self.totals["probs_diff"].total.over(1)
+        return self
+
     def merge(self, other: Any) -> Any:
         super().merge(other)
-        both = self.totals["probs_diff"]
-        if both.total.finite:
-            numerator, denominator = FORMATS["float32"].round(both.total.over(1)).as_integer_ratio()
-            rounded = ExactSum(units=(numerator << UNIT) // denominator)
-            self.totals["probs_diff"] = dataclasses.replace(both, total=rounded)
+        self._sum = FORMATS["float32"].round(self._sum + other._sum)
         return self
+
+    def compute(self, *, ddof: int = 1) -> Mismatch:
+        right = super().compute(ddof=ddof)
+        calm = right.valid and math.isfinite(right.probs_diff_mean)
+        return _but(right, probs_diff_mean=self._sum / right.valid_count) if calm else right
 
 
 class _ForgetsTheCount(MismatchState):
