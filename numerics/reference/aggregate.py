@@ -36,17 +36,21 @@ REDUCERS: Mapping[str, str] = MappingProxyType(
 class Latest:
     """The value of the latest step."""
 
-    step: int = -1
+    step: int = 0
     value: float = math.nan
+    seen: int = 0  #: how many values it has met
 
     def merge(self, other: Latest) -> Latest:
         """The later of both; `ValueError` for two values of one step."""
-        if self.step == other.step >= 0 and self.value != other.value and not _both_nan(self.value, other.value):
+        if not (self.seen and other.seen):
+            return self if self.seen else other
+        if self.step == other.step and self.value != other.value and not _both_nan(self.value, other.value):
             raise ValueError(
                 f"step {self.step} has the values {self.value!r} and {other.value!r}; a metric reduced by 'last' "
                 "must be equal on all ranks: declare mean, max, min or sum"
             )
-        return self if self.step >= other.step else other
+        later = self if self.step >= other.step else other
+        return Latest(step=later.step, value=later.value, seen=self.seen + other.seen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +128,7 @@ class MetricsAggregator(State):
         for key, how in self.options["reducers"].items():
             cell = self.totals[key]
             if how == "last":
-                if cell.step >= 0:
+                if cell.seen:
                     out[key] = cell.value
             elif how in ("max", "min"):
                 if cell[0]:
@@ -137,7 +141,7 @@ class MetricsAggregator(State):
 
 def _cell(how: str, value: float, weight: int, step: int) -> Any:
     if how == "last":
-        return Latest(step=step, value=float(value))
+        return Latest(step=step, value=float(value), seen=1)
     if how in ("max", "min"):
         return 1, Extremes(low=float(value), high=float(value))
     times = 1 if how == "sum" else weight

@@ -33,10 +33,13 @@ class MetricState(State):
         epsilon: float = 1e-6,
         corrections: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        rules = {name: dict(rule) for name, rule in (corrections or {}).items()}
+        given = {name: dict(rule) for name, rule in (corrections or {}).items()}
+        if not all(isinstance(name, str) for name in given):
+            raise TypeError(f"names of corrections must be strings, got {list(given)!r}")
         self.mismatch = MismatchState(compare_dtype=compare_dtype)
         self.divergence = DivergenceState(compare_dtype=compare_dtype, epsilon=epsilon)
-        self.corrections = {name: CorrectionState(compare_dtype=compare_dtype, **rule) for name, rule in rules.items()}
+        self.corrections = {name: CorrectionState(compare_dtype=compare_dtype, **rule) for name, rule in given.items()}
+        rules = {name: state.rule.as_options() for name, state in self.corrections.items()}
         options = {"compare_dtype": compare_dtype, "epsilon": self.divergence.options["epsilon"], "corrections": rules}
         super().__init__(options=options, totals={})
 

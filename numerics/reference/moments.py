@@ -24,8 +24,8 @@ class Extremes:
     high: float = -math.inf
 
     def merge(self, other: Extremes) -> Extremes:
-        """Those of both lists together."""
-        return Extremes(low=_smaller(self.low, other.low), high=-_smaller(-self.high, -other.high))
+        """Those of both lists together; a zero has no sign, whichever of -0 and +0 came first."""
+        return Extremes(low=0.0 + _smaller(self.low, other.low), high=0.0 - _smaller(-self.high, -other.high))
 
 
 def _smaller(a: float, b: float) -> float:
@@ -116,7 +116,7 @@ class CoMoments:
         if scale == 0:
             return math.nan
         covariance = ((self.x.count * self.products.units) << UNIT) - self.x.total.units * self.y.total.units
-        return root(covariance**2, scale) * (1 if covariance > 0 else -1)
+        return root(covariance**2, scale) * (1 if covariance >= 0 else -1)
 
 
 def check_ddof(ddof: int) -> None:

@@ -100,12 +100,14 @@ class State:
         if saved.get("kind") != cls.kind:
             raise ValueError(f"a saved {saved.get('kind')!r} state cannot be read as {cls.kind!r}")
         try:
-            state = cls(**_decode(saved["options"]))
-            totals = _decode(saved["totals"])
-        except (KeyError, TypeError, AttributeError) as error:
+            options, totals = _decode(saved["options"]), _decode(saved["totals"])
+            state = cls(**options)
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"a saved {cls.kind} state is damaged: {type(error).__name__}: {error}") from error
-        if _shape(totals) != _shape(state.totals):
-            raise ValueError(f"a saved {cls.kind} state does not hold the totals of this version")
+        if options != state.options:
+            raise ValueError(f"a saved {cls.kind} state has incomplete options: {_apart(state.options, options)}")
+        if wrong := _misfit(totals, state.totals, "totals"):
+            raise ValueError(f"a saved {cls.kind} state does not hold the totals of this version: {wrong}")
         state.totals = totals
         return state
 
@@ -118,21 +120,41 @@ class State:
         """The state that `to_json` wrote; `ValueError` for what it did not write."""
         try:
             saved = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"not a saved state: the text is no JSON ({error})") from error
         return cls.from_state_dict(saved)
 
 
 def _apart(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
-    names = [n for n in mine if mine[n] != theirs.get(n)]
-    return ", ".join(f"{n} is {mine[n]!r} here and {theirs.get(n)!r} there" for n in names)
+    names = [n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n)]
+    return ", ".join(f"{n} is {mine.get(n)!r} here and {theirs.get(n)!r} there" for n in names)
 
 
-def _shape(x: Any) -> Any:
-    """The kinds of cells and their places, without their numbers."""
+def _misfit(found: Any, like: Any, place: str) -> str:
+    """Where ``found`` is built otherwise than ``like``, whatever the numbers; "" if nowhere."""
+    if type(found) is not type(like):
+        return f"{place} is a {type(found).__name__}, not a {type(like).__name__}"
+    if isinstance(like, WideSum):
+        fine = isinstance(found.digits, dict) and all(
+            type(i) is type(d) is int and d >= 0 for i, d in found.digits.items()
+        )
+        return "" if fine else f"{place}.digits does not map integers to counts"
+    if isinstance(like, dict) and found.keys() != like.keys():
+        return f"{place} has {sorted(map(str, found))}, not {sorted(map(str, like))}"
+    if isinstance(like, tuple) and len(found) != len(like):
+        return f"{place} has {len(found)} entries, not {len(like)}"
+    if isinstance(like, int):
+        return f"{place} is {found}, a negative count" if found < 0 and not place.endswith(".units") else ""
+    return next(filter(None, (_misfit(_inside(found)[k], v, f"{place}.{k}") for k, v in _inside(like).items())), "")
+
+
+def _inside(x: Any) -> dict[Any, Any]:
+    """What a container or a cell holds, by name."""
+    if isinstance(x, tuple):
+        return dict(enumerate(x))
     if isinstance(x, dict):
-        return {k: _shape(v) for k, v in x.items()}
-    return [_shape(v) for v in x] if isinstance(x, tuple) else type(x).__name__
+        return x
+    return {f.name: getattr(x, f.name) for f in dataclasses.fields(x)} if dataclasses.is_dataclass(x) else {}
 
 
 def _encode(x: Any) -> Any:
@@ -148,8 +170,7 @@ def _encode(x: Any) -> Any:
         return [_encode(v) for v in x]
     if isinstance(x, dict):
         return {"items": [[_encode(k), _encode(v)] for k, v in x.items()]}
-    fields = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
-    return {"cell": type(x).__name__, **{name: _encode(v) for name, v in fields.items()}}
+    return {"cell": type(x).__name__, **{name: _encode(v) for name, v in _inside(x).items()}}
 
 
 def _decode(x: Any) -> Any:
@@ -165,4 +186,8 @@ def _decode(x: Any) -> Any:
         return getattr(torch, x["dtype"])
     if "items" in x:
         return {_decode(k): _decode(v) for k, v in x["items"]}
-    return CELLS[x["cell"]](**{name: _decode(v) for name, v in x.items() if name != "cell"})
+    kind, fields = CELLS[x["cell"]], {name: _decode(v) for name, v in x.items() if name != "cell"}
+    missing = [f.name for f in dataclasses.fields(kind) if f.name not in fields]  # no default stands in for a lost sum
+    if missing:
+        raise KeyError(f"{x['cell']} without {', '.join(missing)}")
+    return kind(**fields)

@@ -16,15 +16,17 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["ExactSum", "exact_products", "exact_sums", "quotient", "root"]
+__all__ = ["DigitSums", "ExactSum", "exact_products", "exact_sums", "quotient", "root"]
 
 #: the unit of an `ExactSum`: 2^-2148, the square of the smallest float64
 UNIT = 2148
 _DIGIT = (1 << 32) - 1
 #: digits that hold the product of two largest float64 numbers, and 64 bits more for their count
 _DIGITS = 136
-#: columns at a time: their parts stay in the cache, and the sum of a digit below 2^63
+#: columns at a time: their parts stay in the cache
 _CHUNK = 1 << 14
+#: numbers added before their digits are poured into unbounded integers; one adds less than 2^33 to a digit
+_FULL = 1 << 29
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,38 +87,98 @@ def exact_sums(terms: torch.Tensor, groups: torch.Tensor | None = None, count: i
 
     groups: int64 [n], the group of each column; None puts all into one.
     """
-    digits, plus, minus, nans = _empty(terms, count)
-    for x, group in _chunks(terms, groups):
+    rows = terms.shape[0]
+    sums, strange = DigitSums(rows * count, _DIGITS, terms.device), _Strange(rows * count, terms.device)
+    parts = torch.split(terms, _CHUNK, dim=-1)
+    for x, group in zip(parts, torch.split(groups, _CHUNK) if groups is not None else [None] * len(parts), strict=True):
         mantissa, shift, negative = _parts(x)
-        _add(digits, _flat(x, group, count), mantissa, shift + (UNIT - 1074), negative)
-        _tally(x, group, count, plus, minus, nans)
-    return _read(digits, plus, minus, nans)
+        place = torch.arange(rows, device=x.device)[:, None] * count + (0 if group is None else group)
+        place = place.expand(x.shape)
+        sums.add(mantissa, shift + (UNIT - 1074), negative, place)
+        strange.add(x, place)
+    lines = _read(sums, strange)
+    return [lines[k * count : (k + 1) * count] for k in range(rows)]
 
 
 def exact_products(xs: torch.Tensor, ys: torch.Tensor) -> list[ExactSum]:
     """``sum_i xs[k, i] * ys[k, i]`` for each row k of two float64 tensors [K, n]; products round nowhere."""
-    digits, plus, minus, nans = _empty(xs, 1)
+    rows = xs.shape[0]
+    sums, strange = DigitSums(rows, _DIGITS, xs.device), _Strange(rows, xs.device)
     for x, y in zip(torch.split(xs, _CHUNK, dim=-1), torch.split(ys, _CHUNK, dim=-1), strict=True):
         (mx, sx, nx), (my, sy, ny) = _parts(x), _parts(y)
-        place, shift, negative = _flat(x, None, 1), sx + sy, nx ^ ny
+        place, shift, negative = torch.arange(rows, device=x.device)[:, None].expand(x.shape), sx + sy, nx ^ ny
         half = (1 << 27) - 1  # 53 digits are 26 and 27: three partial products below 2^55
         high_x, low_x, high_y, low_y = mx >> 27, mx & half, my >> 27, my & half
-        _add(digits, place, low_x * low_y, shift, negative)
-        _add(digits, place, high_x * low_y + low_x * high_y, shift + 27, negative)
-        _add(digits, place, high_x * high_y, shift + 54, negative)
-        _tally(x * y, None, 1, plus, minus, nans, only=~(torch.isfinite(x) & torch.isfinite(y)))
-    return [group[0] for group in _read(digits, plus, minus, nans)]
+        sums.add(low_x * low_y, shift, negative, place)
+        sums.add(high_x * low_y + low_x * high_y, shift + 27, negative, place)
+        sums.add(high_x * high_y, shift + 54, negative, place)
+        # where a factor is not finite: 0 times an infinity is NaN, decided on the bits
+        finite = torch.isfinite(x) & torch.isfinite(y)
+        sign = torch.where(negative, -math.inf, math.inf)
+        nothing = torch.isnan(x) | torch.isnan(y) | (torch.isfinite(x) & (mx == 0)) | (torch.isfinite(y) & (my == 0))
+        strange.add(torch.where(finite, 0.0, torch.where(nothing, math.nan, sign)), place)
+    return _read(sums, strange)
 
 
-def _empty(like: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    digits = torch.zeros(like.shape[0], count, _DIGITS, dtype=torch.int64, device=like.device)
-    plus, minus, nans = torch.zeros(3, like.shape[0], count, dtype=torch.int64, device=like.device)
-    return digits, plus, minus, nans
+class DigitSums:
+    """Sums of integers of any size, ``lines`` of them: ``digits`` of 32 bits each, in int64 places, with no carries.
+
+    Without carries the place of a digit depends on the numbers alone, not on how many were added.
+    """
+
+    def __init__(self, lines: int, digits: int, device: torch.device) -> None:
+        self._open = torch.zeros(lines * digits, dtype=torch.int64, device=device)
+        self._lines, self._width = lines, digits
+        self._added = 0
+        self._poured: list[list[int]] | None = None
+
+    def add(
+        self,
+        piece: torch.Tensor,
+        shift: torch.Tensor,
+        negative: torch.Tensor | None = None,
+        line: torch.Tensor | None = None,
+    ) -> None:
+        """Add ±``piece`` (0 to 2^55) times 2^``shift`` to the lines given (None: to the first)."""
+        if self._added + piece.numel() > _FULL:
+            self._poured, self._added = self.digits(), 0
+            self._open.zero_()
+        self._added += piece.numel()
+        place, offset = shift >> 5, shift & 31
+        if line is not None:
+            place = place + line * self._width
+        place = place.reshape(-1)
+        low, high = (piece & _DIGIT) << offset, (piece >> 32) << offset
+        for i, digit in enumerate((low & _DIGIT, (low >> 32) + (high & _DIGIT), high >> 32)):
+            signed = digit if negative is None else torch.where(negative, -digit, digit)
+            self._open.index_add_(0, place + i, signed.reshape(-1))
+
+    def digits(self) -> list[list[int]]:
+        """The digits of each line, lowest first, as unbounded integers."""
+        lines: list[list[int]] = self._open.view(self._lines, self._width).tolist()
+        if self._poured is not None:
+            pairs = zip(lines, self._poured, strict=True)
+            lines = [[a + b for a, b in zip(line, before, strict=True)] for line, before in pairs]
+        return lines
 
 
-def _chunks(terms: torch.Tensor, groups: torch.Tensor | None) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-    parts = torch.split(terms, _CHUNK, dim=-1)
-    return list(zip(parts, torch.split(groups, _CHUNK) if groups is not None else [None] * len(parts), strict=True))
+class _Strange:
+    """How many terms of each line are +inf, -inf and NaN."""
+
+    def __init__(self, lines: int, device: torch.device) -> None:
+        self._counts = torch.zeros(3, lines, dtype=torch.int64, device=device)
+
+    def add(self, x: torch.Tensor, line: torch.Tensor) -> None:
+        """Count the terms ``x``, each in its line."""
+        if torch.isfinite(x).all():
+            return
+        for counter, here in zip(self._counts, (x == math.inf, x == -math.inf, torch.isnan(x)), strict=True):
+            counter.index_add_(0, line.reshape(-1), here.reshape(-1).to(torch.int64))
+
+    def counts(self) -> list[list[int]]:
+        """``[plus, minus, nans]`` of each line."""
+        lines: list[list[int]] = self._counts.T.tolist()
+        return lines
 
 
 def _parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -128,51 +190,8 @@ def _parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.where(exponent < 0x7FF, mantissa, 0), exponent.clamp(1, 2046) - 1, bits < 0
 
 
-def _flat(x: torch.Tensor, group: torch.Tensor | None, count: int) -> torch.Tensor:
-    """Where the digits of each element's sum begin in the flattened digits."""
-    first = torch.arange(x.shape[0], device=x.device)[:, None] * (count * _DIGITS)
-    return first.expand(x.shape) if group is None else first + group * _DIGITS
-
-
-def _add(
-    digits: torch.Tensor, place: torch.Tensor, piece: torch.Tensor, shift: torch.Tensor, negative: torch.Tensor
-) -> None:
-    """Add ±``piece`` (below 2^55) times 2^``shift`` units to the digits that begin at ``place``."""
-    sign = torch.where(negative, -1, 1)
-    place, offset = (place + (shift >> 5)).reshape(-1), shift & 31
-    low, high = (piece & _DIGIT) << offset, (piece >> 32) << offset
-    flat = digits.view(-1)
-    flat.index_add_(0, place, (sign * (low & _DIGIT)).reshape(-1))
-    flat.index_add_(0, place + 1, (sign * ((low >> 32) + (high & _DIGIT))).reshape(-1))
-    flat.index_add_(0, place + 2, (sign * (high >> 32)).reshape(-1))
-
-
-def _tally(
-    x: torch.Tensor,
-    group: torch.Tensor | None,
-    count: int,
-    plus: torch.Tensor,
-    minus: torch.Tensor,
-    nans: torch.Tensor,
-    only: torch.Tensor | None = None,
-) -> None:
-    """Count what is not finite, by group. only: the places where a product is not finite because a factor is not."""
-    strange = ~torch.isfinite(x) if only is None else only
-    if not strange.any():
-        return
-    for counter, here in ((plus, x == math.inf), (minus, x == -math.inf), (nans, torch.isnan(x))):
-        chosen = (here & strange).to(torch.int64)
-        if group is None:
-            counter[:, 0] += chosen.sum(-1)
-        else:
-            counter.index_add_(1, group, chosen)
-
-
-def _read(digits: torch.Tensor, plus: torch.Tensor, minus: torch.Tensor, nans: torch.Tensor) -> list[list[ExactSum]]:
+def _read(sums: DigitSums, strange: _Strange) -> list[ExactSum]:
     return [
-        [
-            ExactSum(units=sum(d << (32 * i) for i, d in enumerate(line) if d), plus=p, minus=m, nans=n)
-            for line, p, m, n in zip(*group, strict=True)
-        ]
-        for group in zip(digits.tolist(), plus.tolist(), minus.tolist(), nans.tolist(), strict=True)
+        ExactSum(units=sum(d << (32 * i) for i, d in enumerate(line) if d), plus=plus, minus=minus, nans=nans)
+        for line, (plus, minus, nans) in zip(sums.digits(), strange.counts(), strict=True)
     ]

@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from numerics.reference.sums import quotient
+from numerics.reference.sums import DigitSums, quotient
 
 __all__ = ["WeightSums", "WideSum", "log_quotient"]
 
-#: digits of 32 bits kept below the largest; what is dropped is below 2^-380 of it, a term
+#: digits of 32 bits kept below the largest; what is dropped is below 2^-349 of the sum, a term
 WINDOW = 12
 #: beyond this the exponent alone is kept: a weight of e^(2^31) or e^-(2^31) is known up to a factor of sqrt(2)
 _FAR = 2.0**31
+#: and log weights beyond this count as this, so that twice their exponent is still a float64
+_FARTHEST = 2.0**1022
 #: ln 2 in three parts, the first two of 21 binary digits, so that k times them is exact up to k = 2^32
 _LN2 = (float.fromhex("0x1.62e43p-1"), float.fromhex("-0x1.05c61p-29"), float.fromhex("-0x1.950d871319ff0p-54"))
 
@@ -67,7 +69,7 @@ class WeightSums:
     @classmethod
     def of(cls, d: torch.Tensor) -> WeightSums:
         """Those of a 1-D float64 tensor of log weights."""
-        finite = d[torch.isfinite(d)]
+        finite = d[torch.isfinite(d)].clamp(-_FARTHEST, _FARTHEST)
         near = finite.abs() < _FAR
         k = torch.round(finite * (1 / math.log(2)))
         rest = torch.where(near, ((finite - k * _LN2[0]) - k * _LN2[1]) - k * _LN2[2], 0.0)
@@ -134,19 +136,12 @@ def _wide(pieces: list[tuple[torch.Tensor, int]], k: torch.Tensor) -> WideSum:
     """The sum of non-negative integers below 2^55, each times 2^(k + its shift); k holds whole float64 numbers."""
     if not k.numel():
         return WideSum()
-    mask = (1 << 32) - 1
-    top = torch.floor(k.max() / 32)
-    limb = torch.floor(k / 32) - top  # <= 0
-    kept = limb > -2 * WINDOW
-    offset = torch.where(kept, k - 32 * (limb + top), 0.0).to(torch.int64)
-    limb = torch.where(kept, limb, 0.0).to(torch.int64)
-    pairs: list[tuple[int, int]] = []
-    for piece, shift in pieces:
-        extra, small = (offset + shift) >> 5, (offset + shift) & 31
-        low, high = (piece & mask) << small, (piece >> 32) << small
-        place = limb + extra
-        for i in torch.unique(place[kept]).tolist():
-            here = kept & (place == i)
-            low_sum = int((low[here] & mask).sum()) + (int((low[here] >> 32).sum()) << 32)
-            pairs.append((int(top) + i, low_sum + (int(high[here].sum()) << 32)))
-    return WideSum.of(pairs)
+    # twice the window, so that what is left out here has no digit that the window would keep
+    lowest = torch.floor(k.max() / 32) - 2 * WINDOW
+    shift = k - 32 * lowest
+    kept = shift >= 0
+    shift = torch.where(kept, shift, 0.0).to(torch.int64)
+    sums = DigitSums(1, 3 * WINDOW + 6, k.device)
+    for piece, more in pieces:
+        sums.add(torch.where(kept, piece, 0), shift + more)
+    return WideSum.of([(int(lowest) + i, digit) for i, digit in enumerate(sums.digits()[0]) if digit])
