@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -158,6 +159,76 @@ def test_gradient_of_the_sum_of_weights(level: str, slope: list[list[float]]) ->
     assert p.grad.flatten().tolist() == pytest.approx([x for row in slope for x in row], rel=2**-48)
 
 
+@pytest.mark.parametrize("level", ["token", "sequence", "sequence_geometric"])
+def test_a_graph_leaves_the_weight_of_an_impossible_token_at_zero(level: str) -> None:
+    q, p = torch.tensor([[-1.0, -1.0]]), torch.tensor([[-INF, -1.0]], requires_grad=True)
+    got = correction(q, p, rule="truncate", level=level, upper=2.0, differentiable=True)
+    assert got.weights.tolist() == [[0.0, 1.0 if level == "token" else 0.0]]
+    got.weights.sum().backward()
+    assert p.grad is not None
+    assert p.grad.tolist() == [[0.0, 1.0 if level == "token" else 0.0]]
+
+
+def test_gradient_of_a_long_row_in_bfloat16() -> None:
+    """2000 gradients of 1 are 2000; added in bfloat16 they would stop at 256."""
+    q = torch.full((1, 2000), -1.0, dtype=torch.bfloat16)
+    p = q.clone().requires_grad_()
+    correction(q, p, rule="truncate", level="sequence", upper=2.0, differentiable=True).weights.sum().backward()
+    assert p.grad is not None
+    assert p.grad.eq(2000).all()
+
+
+def test_a_long_row_of_float16_does_not_overflow() -> None:
+    q = torch.full((1, 8), -10000.0, dtype=torch.float16)
+    got = correction(q, q.clone().requires_grad_(), rule="truncate", level="sequence", upper=2.0, differentiable=True)
+    assert got.weights.eq(1).all()
+
+
+def test_normalised_weights_carry_no_gradient_through_the_normaliser() -> None:
+    p = (Q + D).clone().requires_grad_()
+    got = correction(
+        Q,
+        p,
+        MASK,
+        rule="truncate",
+        level="token",
+        upper=3.0,
+        normalize=True,
+        differentiable=True,
+        compare_dtype=torch.float64,
+    )
+    got.weights.sum().backward()
+    assert p.grad is not None
+    free = [1, 1, 1, 2, 0.5, 0, 0.25, 0, 0]
+    assert p.grad.flatten().tolist() == pytest.approx([w / got.normaliser for w in free], rel=2**-48)
+
+
+def test_row_ids_may_be_any_integers_in_any_order() -> None:
+    keep = MASK.bool()
+    ids = torch.tensor([[-7] * 3, [40] * 3, [2] * 3])[keep]
+    shuffled = torch.tensor([6, 3, 0, 4, 1, 5, 2])
+    named = {"rule": "truncate", "level": "sequence", "upper": 10.0}
+    got = correction(
+        Q[keep][shuffled], (Q + D)[keep][shuffled], row_ids=ids[shuffled], compare_dtype=torch.float64, **named
+    )
+    want = run(**named)
+    assert torch.equal(got.weights, want.weights[keep][shuffled])
+    assert got.diagnostics == want.diagnostics
+
+
+def test_python_memory_is_of_the_rows_not_of_the_tokens() -> None:
+    """A million tokens in 100 rows: what Python holds is the exact sums (tensors are not traced)."""
+    q = torch.full((100, 10_000), -1.0)
+    tracemalloc.start()
+    try:
+        got = correction(q, q, rule="truncate", level="sequence", upper=2.0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert got.diagnostics.ratio_mean == 1.0
+    assert peak < 16 * 2**20
+
+
 def test_weights_are_constants_by_default() -> None:
     p = (Q + D).clone().requires_grad_()
     assert not correction(Q, p, MASK, rule="truncate", level="token", upper=3.0).weights.requires_grad
@@ -202,6 +273,8 @@ TIS: dict[str, Any] = {"rule": "truncate", "level": "token", "upper": 2.0}
         ({"upper": -1.0}, ValueError, r"upper is -1\.0; it must be finite and not negative"),
         ({"upper": NAN}, ValueError, "upper is nan; it must be finite and not negative"),
         ({"upper": INF}, ValueError, "upper is inf"),
+        ({"upper": 10**400}, ValueError, "it must be finite"),
+        ({"upper": 1e40}, ValueError, r"upper is 1e\+40, beyond 3\.4e\+38, the largest weight in torch\.float32"),
         ({"upper": 0.0}, ValueError, "upper is 0; a cap of 0 leaves no weight"),
         ({"upper": "2"}, TypeError, "upper must be a number, got str"),
         ({"lower": 3.0}, ValueError, r"lower is 3\.0 and upper is 2\.0; lower must not exceed upper"),

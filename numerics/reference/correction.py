@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -98,7 +99,7 @@ class Rule:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{name} must be a number, got {type(value).__name__}")
         signed = self.rule == "reject" and self.statistic == "k1"  # k1 = -d may be negative
-        if not math.isfinite(value) or (value < 0 and not signed):
+        if not abs(value) <= sys.float_info.max or (value < 0 and not signed):
             raise ValueError(f"{name} is {value!r}; it must be finite" + ("" if signed else " and not negative"))
         if name == "upper" and value == 0:
             raise ValueError("upper is 0; a cap of 0 leaves no weight at all")
@@ -187,6 +188,11 @@ class CorrectionState(State):
     def __init__(self, *, compare_dtype: torch.dtype = torch.float32, **rule: Any) -> None:
         check_compare_dtype(compare_dtype)
         self.rule = Rule(**rule)
+        largest = torch.finfo(compare_dtype).max
+        if self.rule.upper is not None and self.rule.upper > largest:
+            raise ValueError(
+                f"upper is {self.rule.upper!r}, beyond {largest:.3g}, the largest weight in {compare_dtype}"
+            )
         super().__init__(
             options={"compare_dtype": compare_dtype, **self.rule.as_options()},
             totals={
@@ -410,20 +416,20 @@ def _with_gradient(
     if rule.rule not in ("truncate", "zero"):
         return weights
     free = applied.keep & ~(applied.low | applied.high)[slice(None) if rule.level == "token" else pair.rows]
-    passing = trainer[valid][free]  # selected, so that no masked or cut place meets the gradient
-    if rule.level == "token":
-        carrier = passing
-    else:
+    passing = trainer[valid][free].to(torch.float64)  # selected, so that no masked or cut place meets the gradient
+    # 0, with the gradient 1; an infinite log-prob, whose weight is 0, must not leave inf - inf
+    carrier = torch.where(torch.isfinite(passing.detach()), passing - passing.detach(), 0.0)
+    if rule.level != "token":  # in float64: bfloat16 gradients of a row's tokens would stop growing at 256
         rows = pair.rows[free]
-        totals = torch.zeros(pair.row_lengths.shape, dtype=passing.dtype, device=passing.device)
-        summed = totals.index_add(0, rows, passing)
+        totals = torch.zeros(pair.row_lengths.shape, dtype=torch.float64, device=trainer.device)
+        summed = totals.index_add(0, rows, carrier)
         if rule.level == "sequence_geometric":
-            summed = summed / pair.row_lengths.to(passing.dtype)
+            summed = summed / pair.row_lengths
         carrier = summed[rows]
     chosen = valid.clone()
     chosen[valid] = free
     slope = weights[chosen]
-    change = slope * (carrier - carrier.detach()).to(weights.dtype)  # 0, with the slope as its gradient
+    change = slope * carrier.to(weights.dtype)  # 0, with the slope as its gradient
     return weights.index_put((chosen,), slope + change)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -59,10 +60,48 @@ def correction_cases(
     patterns: Collection[str] = MASK_PATTERNS,
     rules: Collection[str] = tuple(RULE_LEVELS),
     levels: Collection[str] | None = None,
+    compare_dtypes: Collection[str] = ("float32",),
     max_rows: int = 4,
 ) -> PairCase:
-    """Cases of ``correction``: ragged rows under one rule."""
+    """Cases of ``correction``: ragged rows under one rule; half of the bounds lie about a ratio that is there."""
     case = draw(
-        pair_cases(dtype=dtype, trainer_dtypes=trainer_dtypes, kinds=kinds, patterns=patterns, max_rows=max_rows)
+        pair_cases(
+            dtype=dtype,
+            trainer_dtypes=trainer_dtypes,
+            kinds=kinds,
+            patterns=patterns,
+            compare_dtypes=compare_dtypes,
+            max_rows=max_rows,
+        )
     )
-    return case.replace(packed=False, options=draw(rule_options(rules=rules, levels=levels), label="rule"))
+    options = draw(rule_options(rules=rules, levels=levels), label="rule")
+    if draw(st.booleans(), label="bounds about a ratio"):
+        options = draw(_about(case, options))
+    return case.replace(packed=False, options=options)
+
+
+@st.composite
+def _about(draw: st.DrawFn, case: PairCase, options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    """The rule with one bound near the ratio or the statistic of one of its units: on it, next to it, well off it."""
+    found = dict(options)
+    ds = [p - q for q, p in case.tokens if math.isfinite(p - q)]
+    rows = [[p - q for q, p in row] for row in case.row_tokens]
+    if found["level"] in ("sequence", "row_sum"):
+        ds = [sum(row) for row in rows if math.isfinite(sum(row))]
+    elif found["level"] in ("sequence_geometric", "row_mean"):
+        ds = [sum(row) / len(row) for row in rows if math.isfinite(sum(row))]
+    ds = [d for d in ds if abs(d) < 20.0]
+    if not ds:
+        return options
+    d = draw(st.sampled_from(ds))
+    off = 1.0 + draw(st.sampled_from([-1, 0, 0, 1])) * 2.0 ** -draw(st.sampled_from([52, 24, 20, 10, 3]))
+    w = math.exp(d) * off
+    if found["rule"] == "reject":
+        statistic = {"k1": -d, "k2": d * d / 2, "k3": max(math.expm1(d) - d, 0.0)}[found["statistic"]]
+        return tuple((found | {"threshold": statistic * off}).items())
+    if found["rule"] == "veto":
+        return tuple((found | {"threshold": w}).items())
+    bounds = {"upper": max(w, found.get("lower", 0.0))}
+    if "lower" in found and draw(st.booleans()):
+        bounds = {"lower": w, "upper": w if draw(st.booleans()) else max(w, found["upper"])}
+    return tuple((found | bounds).items())

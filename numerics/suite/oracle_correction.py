@@ -49,11 +49,24 @@ Number = Any
 
 @dataclass(frozen=True, kw_only=True)
 class _Value:
-    """A number and what an implementation may be off by."""
+    """A number and what an implementation may be off by.
+
+    An infinite error is no promise of closeness. What may overflow is then still known to lie above ``floor``: the
+    exponent is off by at most its own error, and exp loses no factor of 2.
+    """
 
     exact: Number
     error: float
     log: float = 0.0  # of a ratio: its logarithm, as a float
+    log_error: float = 0.0  # of a ratio: what the logarithm may be off by
+    floor: Number = -math.inf
+
+    @property
+    def ends(self) -> tuple[Number, Number]:
+        """Where an implementation's number lies."""
+        if self.error == math.inf:
+            return mp.mpf(self.floor), mp.inf
+        return self.exact - self.error, self.exact + self.error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +74,7 @@ class Judgement:
     """What is right given the implementation's decisions about open units, and what it may be off by."""
 
     kept: list[bool]
+    cut: list[bool | None]  #: whether the weight of a token is none of its ratio; None where that is open
     weights: list[Number]
     weights_allowed: list[float]
     counts: dict[str, int]
@@ -107,7 +121,8 @@ def _ratio(log_ratio: Number, off: float, algorithm: Algorithm, inner: Format) -
         return _Value(exact=w, error=0.0, log=float(log_ratio))
     if log_ratio == 0 and off == 0:
         return _Value(exact=w, error=0.0)
-    return _Value(exact=w, error=exp_error(float(w), off, algorithm, inner), log=float(log_ratio))
+    error = exp_error(float(w), off, algorithm, inner)
+    return _Value(exact=w, error=error, log=float(log_ratio), log_error=off, floor=exp_of(log_ratio - off) / 2)
 
 
 def _units(exact: ExactCorrection, algorithm: Algorithm, inner: Format) -> tuple[list[_Value], list[_Value]]:
@@ -142,7 +157,9 @@ def _units(exact: ExactCorrection, algorithm: Algorithm, inner: Format) -> tuple
         size = math.fsum(abs(float(v.exact)) for v in values) if mp.isfinite(total) else 0.0
         error = sum(v.error for v in values) + float(gamma(len(values) + 2, u)) * size
         n = len(values) if level == "row_mean" else 1
-        out.append(_Value(exact=total / n, error=(error if math.isfinite(size) else math.inf) / n))
+        floor = sum((v.ends[0] for v in values), mp.mpf(0)) / 2 / n  # only k2 and k3 overflow: no term is negative
+        error = (error if math.isfinite(size) else math.inf) / n
+        out.append(_Value(exact=total / n, error=error, floor=floor))
     return flat, out
 
 
@@ -152,23 +169,34 @@ def _statistic(name: str, q: float, p: float, algorithm: Algorithm, inner: Forma
     if not math.isfinite(p - q):
         return _Value(exact=exact, error=0.0)
     magnitude, error = token_errors(q, p, algorithm, inner)["signed_mean" if name == "k1" else name]
-    return _Value(exact=exact, error=0.0 if p == q else error if magnitude < inner.max / 4 else math.inf)
+    error = 0.0 if p == q else error if magnitude < inner.max / 4 else math.inf
+    return _Value(exact=exact, error=error, floor=exact / 2)
 
 
 def _extreme(choose: Any, values: list[_Value]) -> _Value:
+    """The extreme of a row lies between the extremes of both ends: a token that may overflow spoils no minimum."""
     if any(mp.isnan(v.exact) for v in values):
         return _Value(exact=mp.nan, error=0.0)
-    return _Value(exact=choose(v.exact for v in values), error=max(v.error for v in values))
+    exact = choose(v.exact for v in values)
+    low, high = choose(v.ends[0] for v in values), choose(v.ends[1] for v in values)
+    error = 0.0 if low == high else float(max(exact - low, high - exact))
+    return _Value(exact=exact, error=error, floor=low)
 
 
-def _side(value: _Value, limit: float) -> int | None:
+def _limit_error(limit: float, inner: Format) -> float:
+    """A limit that the accumulation format does not hold may be rounded to it first."""
+    return 0.0 if inner.round(limit) == limit else inner.u * abs(limit) + inner.min_normal
+
+
+def _side(value: _Value, limit: float, inner: Format) -> int | None:
     """-1 below the limit, 0 on it, 1 above, None if the bound leaves it open."""
-    if value.exact == limit:
-        return 0 if value.error == 0 else None
-    if mp.isfinite(value.exact) and abs(value.exact - limit) <= value.error and value.error < math.inf:
+    low, high = value.ends
+    slack = _limit_error(limit, inner)
+    if low == high == limit and not slack:
+        return 0
+    if low - slack <= limit <= high + slack:
         return None
-    # where exp may overflow it is far above every limit
-    return 1 if value.exact > limit else -1
+    return 1 if low > limit else -1
 
 
 def _judge(exact: ExactCorrection, kept: list[bool], algorithm: Algorithm, log_space: bool, merges: int) -> Judgement:
@@ -187,26 +215,28 @@ def _judge(exact: ExactCorrection, kept: list[bool], algorithm: Algorithm, log_s
 
     undefined, lows, highs, open_units = 0, [0, 0], [0, 0], 0  # counts: sure, open
     keeps, weights = [], []
+    cuts: list[bool | None] = []
     for value, unit in zip(decided, members, strict=True):
         if mp.isnan(value.exact):
             undefined += 1
             keeps.append(False)
+            cuts.append(True)
             weights.append(_Value(exact=mp.mpf(0), error=0.0))
             continue
-        below = None if low_limit is None else _side(value, low_limit)
-        above = None if high_limit is None else _side(value, high_limit)
+        below = None if low_limit is None else _side(value, low_limit, inner)
+        above = None if high_limit is None else _side(value, high_limit, inner)
         is_open = (low_limit is not None and below is None) or (high_limit is not None and above is None)
         lows[0] += below == -1
         lows[1] += low_limit is not None and below is None
         highs[0] += above == 1
         highs[1] += high_limit is not None and above is None
         open_units += is_open
-        if rule == "truncate":
-            keep = True
-        else:
-            keep = kept[unit[0]] if is_open and len(kept) > unit[0] else not (below == -1 or above == 1)
+        outside = below == -1 or above == 1
+        keep = rule == "truncate" or (kept[unit[0]] if is_open else not outside)
         keeps.append(keep)
-        weights.append(_weight(value, keep, option, compare))
+        on_border = (low_limit is not None and below in (None, 0)) or (high_limit is not None and above in (None, 0))
+        cuts.append(True if outside else None if on_border else False)
+        weights.append(_weight(value, keep, option, inner))
     tokens_kept = [k for k, unit in zip(keeps, members, strict=True) for _ in unit]
     spread = [w for w, unit in zip(weights, members, strict=True) for _ in unit]
     if rule in ("reject", "veto"):
@@ -214,16 +244,17 @@ def _judge(exact: ExactCorrection, kept: list[bool], algorithm: Algorithm, log_s
     n, rows, units = sum(lengths), len(lengths), len(decided)
 
     normaliser = mp.mpf(1)
-    normaliser_error = 0.0
+    relative = 0.0  # error of the normaliser; 1/(1 - x) <= 1 + 2 x for x <= 1/2, and nothing is promised beyond
     if option.get("normalize") and weights:
         mean = sum((w.exact for w in weights), mp.mpf(0)) / len(weights)
         if mean > 0:
-            normaliser = mean
-            sizes = [(float(w.exact), w.error) for w in weights]
-            normaliser_error = float(mean_error(sizes, len(sizes), inner) / mean)
+            off = mean_error([(float(w.exact), w.error) for w in weights], len(weights), inner)
+            normaliser, relative = mean, float(off / mean)
     scaled = [w.exact / normaliser for w in spread]
     scaled_error = [
-        _rounded(float(x), float(w.error / normaliser) + abs(float(x)) * (2 * normaliser_error + inner.u), compare)
+        _rounded(float(x), float(w.error / normaliser) + float(x) * (2 * relative + inner.u), compare)
+        if relative <= 0.5
+        else math.inf
         for w, x in zip(spread, scaled, strict=True)
     ]
     counts = {
@@ -254,11 +285,10 @@ def _judge(exact: ExactCorrection, kept: list[bool], algorithm: Algorithm, log_s
         "ess_fraction", "_", logs, {**figures, "_": mp.nan}, steps, algorithm, inner, log_space
     )["ess_fraction"] + _carried(ratios)
     figures["ess_fraction_truncated"] = _ess([w.exact for w in weights])
-    worst = max((float(w.error / w.exact) for w in weights if w.exact > 0), default=0.0)
-    off = 4 * worst + float(gamma(3 * steps + 8, inner.u)) + 8 * algorithm.exp_ulps * inner.u
-    allowed["ess_fraction_truncated"] = math.expm1(off) * INFLATE if off < 1 else math.inf
+    allowed["ess_fraction_truncated"] = _ess_error(weights, steps, algorithm, inner, log_space)
     return Judgement(
         kept=tokens_kept,
+        cut=[c for c, unit in zip(cuts, members, strict=True) for _ in unit],
         weights=scaled,
         weights_allowed=scaled_error,
         counts=counts,
@@ -269,26 +299,59 @@ def _judge(exact: ExactCorrection, kept: list[bool], algorithm: Algorithm, log_s
     )
 
 
+def _ess_error(weights: list[_Value], steps: int, algorithm: Algorithm, inner: Format, log_space: bool) -> float:
+    """Error of f = (sum w)^2 / (n sum w^2) for weights w >= 0 that are off by e each.
+
+    sum w errs by a = sum e / sum w, sum w^2 by b = (sum (2 w e + e^2) + n tiny) / sum w^2, relatively (a square that
+    underflows costs at most tiny, the smallest normal number); the sums, the product and the quotient add g = gamma(3
+    steps + 8). So f errs by the factor (1 + a)^2 (1 + g) / (1 - b) - 1. In log space a weight is exp(ln w), which adds
+    w (2 u abs(ln w) + 2 (e + l) u (1 + abs(ln w))) to its e, and no square underflows.
+    """
+    u = inner.u
+    total, square = sum((w.exact for w in weights), mp.mpf(0)), sum((w.exact**2 for w in weights), mp.mpf(0))
+    if not total:
+        return 0.0 if all(w.error == 0 for w in weights) else math.inf
+    errors = []
+    for w in weights:
+        size = abs(mp.log(w.exact)) if w.exact > 0 else mp.mpf(0)
+        again = w.exact * (2 * u * size + 2 * (algorithm.exp_ulps + algorithm.log_ulps) * u * (1 + size))
+        errors.append(mp.mpf(w.error) + (again if log_space else 0))
+    tiny = 0.0 if log_space else len(weights) * inner.min_normal
+    a = sum(errors, mp.mpf(0)) / total
+    b = (sum((2 * w.exact * e + e * e for w, e in zip(weights, errors, strict=True)), mp.mpf(0)) + tiny) / square
+    if not (mp.isfinite(a) and b < 0.5):
+        return math.inf
+    off = (1 + a) ** 2 * (1 + float(gamma(3 * steps + 8, u))) / (1 - b) - 1
+    return float(off * min(1, total * total / (len(weights) * square))) * INFLATE
+
+
 def _carried(ratios: list[_Value]) -> float:
-    """What the errors of sums over rows add to an effective sample size: four times their relative size."""
-    worst = max((float(r.error / r.exact) for r in ratios if mp.isfinite(r.exact) and r.exact > 0), default=0.0)
-    return 4 * worst if worst < 0.1 else math.inf
+    """What the errors of sums over rows add to an effective sample size.
+
+    With x the largest error of a logarithm, every weight errs by the factor e^x - 1 <= 1.06 x (x <= 1/10), and the four
+    weights of (sum w)^2 / sum w^2 by no more than 5 x together.
+    """
+    worst = max((r.log_error for r in ratios), default=0.0)
+    return 5 * worst if worst <= 0.1 else math.inf
 
 
-def _weight(value: _Value, keep: bool, option: dict[str, Any], compare: Format) -> _Value:
-    """The weight of a unit. A clamp moves no further than what it clamps, so truncation keeps the error or loses it."""
+def _weight(value: _Value, keep: bool, option: dict[str, Any], inner: Format) -> _Value:
+    """The weight of a unit.
+
+    A clamp moves no two numbers apart, so an honest ratio stays within its error of the exact one; beyond a limit only
+    the limit's own rounding is left.
+    """
     if not keep:
         return _Value(exact=mp.mpf(0), error=0.0)
     if option["rule"] in ("reject", "veto"):
         return _Value(exact=mp.mpf(1), error=0.0)
     if option["rule"] == "zero":
         return value
-    upper, lower = mp.mpf(option["upper"]), mp.mpf(option.get("lower") or 0)
-    clamped = min(max(value.exact, lower), upper)
-    beyond = (value.exact > upper and _side(value, option["upper"]) == 1) or (
-        value.exact < lower and _side(value, float(lower)) == -1
-    )
-    return _Value(exact=clamped, error=0.0 if beyond else min(value.error, float(upper)))
+    upper, lower = option["upper"], option.get("lower") or 0.0
+    clamped = min(max(value.exact, mp.mpf(lower)), mp.mpf(upper))
+    edge = max(_limit_error(upper, inner), _limit_error(lower, inner))
+    beyond = _side(value, upper, inner) == 1 or (lower > 0 and _side(value, lower, inner) == -1)
+    return _Value(exact=clamped, error=edge if beyond else min(value.error, upper) + edge)
 
 
 def _rounded(value: float, error: float, output: Format) -> float:

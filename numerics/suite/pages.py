@@ -31,6 +31,8 @@ _SAMPLES = {
 #: where the failure begins: its numbers may differ in the last digit on another machine
 FAILURE = "## What a failure looks like"
 _EDGES = 12
+#: characters of a case that a page still shows
+_READABLE = 600
 
 
 def page(contract: str, *, failure: bool = True) -> str:
@@ -76,7 +78,7 @@ def _edges(rules: list[Any]) -> str:
     for p in rules:
         if "float32" in p.dtypes:
             found.update(dict.fromkeys(_short(case) for case in p.special(Domain(dtype="float32"))))
-    cases = list(found)
+    cases = [text for text in found if len(text) <= _READABLE]
     return "\n".join(cases[:: max(1, len(cases) // _EDGES)][:_EDGES])
 
 

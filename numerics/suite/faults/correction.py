@@ -81,6 +81,16 @@ def clamped_before_exp(rollout: Tensor, trainer: Tensor, mask: Tensor, **options
     return _but(right, weights=torch.where(low & right.mask, floor, right.weights))
 
 
+@_plant("CR-01", source="verl SAFETY_BOUND, SkyRL: d clamped at 20 before exp, as they do it")
+def log_ratio_clamped_at_20(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
+    """d is clamped to [-20, 20]: a ratio of e^-110 becomes one of e^-20."""
+    right = careful(rollout, trainer, mask, **options)
+    if options["rule"] != "truncate" or options["level"] != "token":
+        return right
+    w = _d(rollout, trainer, mask).clamp(-20, 20).exp().clamp(min=options.get("lower"), max=options["upper"])
+    return _but(right, weights=torch.where(right.mask, w, 0.0))
+
+
 @_plant("CR-01", "CR-04", source="frameworks.md 49: OpenRLHF's tis floors at 0.5 by default")
 def undeclared_floor(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
     """Small weights are lifted to 0.5."""
@@ -89,7 +99,7 @@ def undeclared_floor(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: 
     return careful(rollout, trainer, mask, **options)
 
 
-@_plant("CR-10", source="an open interval for a closed one")
+@_plant("CR-10", "CR-02", source="an open interval for a closed one")
 def bounds_are_exclusive(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
     """A ratio equal to a bound is zeroed, a statistic equal to the threshold rejected."""
     right = careful(rollout, trainer, mask, **options)
@@ -280,6 +290,24 @@ def ess_of_zero_weights_is_one(rollout: Tensor, trainer: Tensor, mask: Tensor, *
     return _but(right, ess_fraction_truncated=1.0) if right.diagnostics.ess_fraction_truncated == 0 else right
 
 
+@_plant_accurate("CR-04", source="frameworks.md 44, 45: verl and miles add 1e-8 to a denominator")
+def ess_plus_epsilon(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
+    """1/mean((w/(mean w + 1e-8))^2): 34 for equal weights of e^-20."""
+    right = careful(rollout, trainer, mask, **options)
+    w = right.weights[mask.bool()].double()
+    if options["level"] != "token" or not bool((w > 0).any()):
+        return right
+    return _but(right, ess_fraction_truncated=float(1 / ((w / (w.mean() + 1e-8)) ** 2).mean()))
+
+
+@_plant("CR-04", source="verl rollout_is_std: sqrt(E[w^2] - E[w]^2)")
+def std_of_the_population(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
+    """ddof 0 where the sample's deviation is named."""
+    right = careful(rollout, trainer, mask, **options)
+    n = right.diagnostics.unit_count if _bounded(options) else right.diagnostics.valid_count
+    return _but(right, ratio_std=right.diagnostics.ratio_std * math.sqrt((n - 1) / n)) if n > 1 else right
+
+
 @_plant("CR-04", source="frameworks.md 46: ms-swift lifts zeroed weights to 1/C")
 def ess_of_lifted_weights(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
     """Zeroed weights count as half of the cap."""
@@ -328,6 +356,40 @@ def gradient_through_the_cap(rollout: Tensor, trainer: Tensor, mask: Tensor, **o
     return _but(right, weights=value + value * moving)
 
 
+@_plant("CR-28", source="the reference before: w + w (p - p.detach())")
+def graph_leaves_inf_minus_inf(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
+    """A log-prob of -inf makes the weight 0 + 0 (inf - inf) = NaN, if a gradient is asked for."""
+    right = careful(rollout, trainer, mask, **options)
+    if not options.get("differentiable"):
+        return right
+    lost = right.mask & torch.isinf(trainer.detach())
+    return _but(right, weights=torch.where(lost, math.nan, right.weights))
+
+
+@_plant("CR-11", dtype="bfloat16", source="the reference before: gradients of a row added in bfloat16 stop at 256")
+def row_gradient_in_the_format_of_the_log_probs(
+    rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any
+) -> Correction:
+    """A row is summed before it is widened, so that its gradients are added in bfloat16."""
+    right = careful(rollout, trainer, mask, **options)
+    if not options.get("differentiable") or options["level"] != "sequence" or trainer.ndim != 2:
+        return right
+    value = right.weights.detach()
+    moving = torch.where(right.mask & (value != options["upper"]), trainer - trainer.detach(), 0.0).nan_to_num()
+    carrier = moving.sum(-1)[torch.arange(trainer.shape[0])[:, None].expand(trainer.shape)]
+    return _but(right, weights=value + value * carrier)
+
+
+@_plant("CR-11", source="the product's gradient under the geometric mean's name")
+def mean_gradient_is_not_divided(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
+    """d exp(mean d) / dd taken as w for every token, not w / n_r."""
+    right = careful(rollout, trainer, mask, **options)
+    if not options.get("differentiable") or options["level"] != "sequence_geometric" or trainer.ndim != 2:
+        return right
+    times = right.mask.sum(-1, keepdim=True).clamp(min=1)
+    return _but(right, weights=right.weights.detach() + times * (right.weights - right.weights.detach()))
+
+
 @_plant("CR-12", source="a forgotten detach: the surrogate is another estimator")
 def weights_keep_the_graph(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
     """Weights carry the gradient whether asked for or not."""
@@ -340,6 +402,16 @@ def normalised_over_padding(rollout: Tensor, trainer: Tensor, mask: Tensor, **op
     right = careful(rollout, trainer, mask, **options)
     mean = right.weights.mean() if right.weights.numel() else torch.tensor(1.0)
     return _but(right, weights=right.weights / mean) if options.get("normalize") and mean > 0 else right
+
+
+@_plant("CR-13", source="a mean over tokens where units are rows")
+def rows_normalised_over_tokens(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
+    """Long rows count more than once in the mean that row weights are divided by."""
+    right = careful(rollout, trainer, mask, **options)
+    if not options.get("normalize") or options["level"] == "token" or not right.diagnostics.valid:
+        return right
+    mean = right.weights[mask.bool()].mean()
+    return _but(right, weights=right.weights / mean) if mean > 0 else right
 
 
 @_plant("CR-13", source="0/0 in a batch that rejects everything")
@@ -362,6 +434,25 @@ def first_row_differs(rollout: Tensor, trainer: Tensor, mask: Tensor, **options:
     weights = right.weights.clone()
     weights[0] = torch.where(right.mask[0] & (weights[0] != 0), min(1.0, options["upper"]), weights[0])
     return _but(right, weights=weights)
+
+
+@_plant("CR-29", "CR-01", source="a label shift of one drops the first token (SkyRL#354, eval-protocol#457)")
+def first_token_is_left_out(rollout: Tensor, trainer: Tensor, mask: Tensor, **options: Any) -> Correction:
+    """The sequence ratio begins at the second place."""
+    right = careful(rollout, trainer, mask, **options)
+    if options["rule"] != "truncate" or options["level"] != "sequence" or trainer.ndim != 2 or not trainer.shape[-1]:
+        return right
+    weights = _d(rollout, trainer, mask)[:, 1:].sum(-1, keepdim=True).exp()
+    weights = weights.clamp(min=options.get("lower") or 0.0, max=options["upper"]).expand(right.weights.shape)
+    return _but(right, weights=torch.where(right.mask & ~torch.isnan(weights), weights, right.weights))
+
+
+@_plant("CR-30", source="a keyword that is accepted and ignored")
+def compare_dtype_is_ignored(
+    rollout: Tensor, trainer: Tensor, mask: Tensor, *, compare_dtype: torch.dtype = torch.float32, **options: Any
+) -> Correction:
+    """Log-probs are narrowed to float32 whatever is asked for."""
+    return careful(rollout, trainer, mask, **options)
 
 
 @_plant("CR-23", source="sequence packing: cu_seqlens ignored")

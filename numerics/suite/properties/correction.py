@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 from numerics.formats import FORMATS
-from numerics.strategies.cases import PairCase
+from numerics.strategies.cases import PairCase, PairRow
 from numerics.strategies.pairs import PAIR_KINDS
 from numerics.suite.bounds import gamma
 from numerics.suite.measure import Measurement, holds, mp, same
@@ -30,7 +30,7 @@ from numerics.suite.properties.correction_fields import (
     weights_of,
 )
 from numerics.suite.properties.divergence_fields import pairs_of
-from numerics.suite.properties.fields import count_measurement, no_promise, number, provided
+from numerics.suite.properties.fields import count_measurement, no_promise, number, provided, same_fields
 from numerics.suite.property import Context, Property, refuses, rule
 
 __all__ = ["RULES"]
@@ -261,34 +261,60 @@ def identical(case: PairCase, ctx: Context) -> list[Measurement]:
 
 @_rule(
     "CR-11",
-    statement="d weight / d trainer = weight where nothing was cut, 0 at cut and masked places",
-    cases=lambda d: cases(d, rules=("truncate", "zero"), levels=("token",), kinds=(*_CALM, "nan")).map(_differentiated),
-    special=lambda d: [_differentiated(c) for c in specials(d) if c.option["level"] == "token" and "upper" in c.option],
+    statement="d sum(weights) / d trainer = w (n_r w at level sequence), 0 where it was cut or masked",
+    cases=lambda d: cases(d, rules=("truncate", "zero"), kinds=(*_CALM, "infinite", "nan")).map(_differentiated),
+    special=lambda d: [
+        _differentiated(c) for c in [*specials(d), *_long_rows(d.dtype)] if c.option["rule"] in ("truncate", "zero")
+    ],
     requires={"autograd", "differentiable"},
 )
 def gradient(case: PairCase, ctx: Context) -> list[Measurement]:
-    """Exactly 0 at masked places even where they hold NaN; none through what was cut.
+    """Exactly 0 at masked places even where they hold NaN; none through what was cut; a row's tokens are summed in the
+    format of the weights, not of the log-probs.
 
-    Real: the gradient of where(m, x w, 0) with w = NaN is NaN (verl).
+    Real: the gradient of where(m, x w, 0) with w = NaN is NaN (verl). A sum of ones in bfloat16 stops at 256.
     """
     outcome = ctx.call(case)
     right = judged(outcome, case, ctx)
     assert outcome.gradient is not None
     got = outcome.gradient[positions(case)]
     outside = np.delete(outcome.gradient, positions(case))
-    option, want, allowed = case.option, [], []
-    for i, (q, p) in enumerate(t for row in ctx.exact(case).rows for t in row):
-        w, bound = right.weights[i], right.weights_allowed[i]
-        ratio = mp.exp(mp.mpf(p) - mp.mpf(q)) if math.isfinite(p - q) else mp.inf
-        low, high = mp.mpf(option.get("lower") or 0), mp.mpf(option["upper"])
-        cut = w == 0 or ratio < low or ratio > high
-        open_here = min(abs(ratio - low), abs(ratio - high)) <= 2 * bound
-        leaf = FORMATS[case.trainer_dtype]
-        want.append(mp.mpf(got[i]) if open_here else mp.mpf(0) if cut else w)
-        allowed.append(2 * bound + leaf.u * float(w) + leaf.min_normal)
+    leaf, weight = FORMATS[case.trainer_dtype], FORMATS[outcome.format]
+    lengths = [len(row) if case.option["level"] != "token" else 1 for row in case.row_tokens for _ in row]
+    times = lengths if case.option["level"] == "sequence" else [1] * len(lengths)
+    want, allowed, settled = [], [], []
+    for w, bound, cut, length, factor in zip(
+        right.weights, right.weights_allowed, right.cut, lengths, times, strict=True
+    ):
+        slope = mp.mpf(0) if cut else w * factor
+        of_sum = factor * (2 * bound + float(gamma(length + 2, weight.u)) * (float(w) + bound))
+        want.append(slope)
+        allowed.append(0.0 if cut else of_sum + leaf.u * (float(slope) + of_sum) + leaf.min_normal)
+        settled.append(cut is not None and slope + allowed[-1] < leaf.max)
+    open_ones = [0 <= g <= w + a or not w + a < leaf.max for g, w, a in zip(got, want, allowed, strict=True)]
+    chosen = [i for i, known in enumerate(settled) if known]
     return [
-        values_within(got, want, allowed, "gradient", format=case.trainer_dtype),
+        values_within(
+            got[chosen],
+            [want[i] for i in chosen],
+            [allowed[i] for i in chosen],
+            "gradient",
+            format=case.trainer_dtype,
+        ),
+        holds(
+            [x or known for x, known in zip(open_ones, settled, strict=True)], label="gradient on a border in [0, w]"
+        ),
         holds(outside == 0, label="masked gradient is 0", rows=[-1] * outside.size),
+    ]
+
+
+def _long_rows(dtype: str) -> list[PairCase]:
+    """More tokens than a bfloat16 counts, on policy."""
+    return [
+        pairs_of([(-1.0, -1.0)] * 300, [(-1.0, -1.25)], dtype=dtype).replace(
+            options=options("truncate", level, upper=2.0)
+        )
+        for level in ("sequence", "sequence_geometric")
     ]
 
 
@@ -458,3 +484,57 @@ def _graded(statistic: str, steps: list[int], shift: int, dtype: str) -> PairCas
     tau = {"k1": 1.5 * unit, "k2": (1.5 * unit) ** 2 / 2, "k3": (1.5 * unit) ** 2 / 2}[statistic]
     row = [(0.0, fmt.round(k * unit)) for k in steps]
     return pairs_of(row, dtype=dtype).replace(options=options("reject", "token", statistic=statistic, threshold=tau))
+
+
+@_rule(
+    "CR-28",
+    statement="bits(weights, kept, figures) with differentiable = bits without",
+    cases=partial(cases, kinds=tuple(PAIR_KINDS)),
+    special=specials,
+    requires={"autograd", "differentiable"},
+)
+def same_when_differentiable(case: PairCase, ctx: Context) -> list[Measurement]:
+    """A graph changes no value. Seen here: w + w (p - p.detach()) is NaN where p is -inf and w is 0."""
+    twin = _differentiated(case).replace(layout=case.layout, backward=False)
+    want, got = ctx.call(case), ctx.call(twin)
+    names = [n for n in (*COUNTS, *FIGURES) if n in ctx.fields]
+    return [
+        same(got.values, want.values, label="weight", rows=[-1] * got.values.size, format=got.format, case=twin),
+        holds(kept_tokens(got, twin) == kept_tokens(want, case), label="kept", rows=[-1], case=twin),
+        same_fields(got, want, names, case=twin),
+    ]
+
+
+@_rule(
+    "CR-30",
+    statement="compare_dtype = float64: weights, kept and figures by the same definitions, in float64",
+    cases=partial(cases, compare_dtypes=("float64",), kinds=tuple(PAIR_KINDS)),
+    special=lambda d: [
+        *(c.replace(compare_dtype="float64") for c in specials(d)),
+        PairCase(
+            (PairRow((-1.0,), (-1.0 - 2.0**-40,), (True,)),),
+            d.dtype,
+            "float64",
+            compare_dtype="float64",
+            options=options("truncate", "token", upper=2.0),
+        ),
+    ],
+    requires={"compare_dtype"},
+)
+def compare_in_float64(case: PairCase, ctx: Context) -> list[Measurement]:
+    """Nothing is narrowed then, neither the log-probs nor the weights."""
+    outcome = ctx.call(case)
+    right = judged(outcome, case, ctx)
+    got = kept_tokens(outcome, case)
+    names = [n for n in FIGURES if n in ctx.fields]
+    names = [n for n in names if not (mp.isfinite(right.figures[n]) and no_promise(n, right.allowed[n]))]
+    return [
+        values_within(weights_of(outcome, case), right.weights, right.weights_allowed, "weight", format=outcome.format),
+        same([float(k) for k in got], [float(k) for k in right.kept], label="kept", rows=[-1] * len(got)),
+        values_within(
+            [number(outcome, n) for n in names],
+            [right.figures[n] for n in names],
+            [right.allowed[n] for n in names],
+            tuple(names),
+        ),
+    ]

@@ -62,6 +62,17 @@ _ALL = (
 )
 
 
+#: on policy lies on the limit
+_BORDERS = (
+    options("truncate", "sequence_geometric", lower=1.0, upper=1.0),
+    options("zero", "token", lower=1.0, upper=2.0),
+    options("zero", "sequence", lower=0.5, upper=1.0),
+    options("reject", "token", statistic="k1", threshold=0.0),
+    options("reject", "row_mean", statistic="k3", threshold=0.0),
+    options("veto", "row_min", threshold=1.0),
+)
+
+
 def specials(domain: Domain) -> list[PairCase]:
     """Every rule on what must be met: both tails, cancellation, overflow at 89 and 110, unequal rows, NaN."""
     dtype, nan, inf = domain.dtype, math.nan, math.inf
@@ -79,7 +90,8 @@ def specials(domain: Domain) -> list[PairCase]:
     hidden = pairs_of([(-1.0, -1.0)] * 4 + [(-1.0, -2.25)], dtype=dtype)  # one bad token among good ones
     padded, nothing = PairCase((masked, empty), dtype, dtype), PairCase((empty,), dtype, dtype)
     shapes = (ordinary, padded, far, odd, close, long, hidden, nothing)
-    return [shape.replace(options=chosen) for shape in shapes for chosen in _ALL]
+    borders = [shape.replace(options=chosen) for shape in (ordinary, padded) for chosen in _BORDERS]
+    return [*(shape.replace(options=chosen) for shape in shapes for chosen in _ALL), *borders]
 
 
 def positions(case: PairCase) -> npt.NDArray[np.int64]:
