@@ -69,6 +69,27 @@ def test_nearly_equal_rows_keep_their_digits() -> None:
     assert got.tv_mean == pytest.approx(1e-9 / 4, rel=1e-8)
 
 
+def test_a_token_that_is_not_covered_counts_however_small() -> None:
+    got = run([[0.0, -800.0]], [[0.0, -INF]])
+    assert (got.kl_rollout_trainer_mean, got.kl_trainer_rollout_mean, got.logprob_gap_max) == (INF, 0.0, INF)
+    assert run([[0.0, -INF]], [[0.0, -800.0]]).kl_trainer_rollout_mean == INF
+    deep = run([[0.0, -800.0]], [[0.0, -1e300]]).kl_rollout_trainer_mean  # e^-800 1e300
+    assert deep == pytest.approx(math.exp(300 * math.log(10) - 800), rel=1e-12)
+
+
+def test_near_certain_rows_keep_their_digits() -> None:
+    got = run([[0.0, -45.0]], [[0.0, -40.0]])
+    assert got.tv_mean == pytest.approx(math.exp(-40) - math.exp(-45), rel=1e-14)
+    assert got.kl_rollout_trainer_mean == pytest.approx(math.exp(-40) - 6 * math.exp(-45), rel=1e-14)
+
+
+def test_far_below_the_range_is_no_removed_token() -> None:
+    got = run([[0.0, -1e308]], [[0.0, -INF]], temperature=1e-3)
+    assert (got.nonfinite_count, got.kl_rollout_trainer_mean) == (0, INF)
+    steep = run([[1e308, -1e308]], [[1e308, 1e308]])
+    assert (steep.tv_mean, steep.kl_trainer_rollout_mean > 1e307) == (0.5, True)
+
+
 def test_overlap_breaks_ties_by_the_lowest_id_and_caps_k() -> None:
     q, p = [[1.0, 1.0, 1.0, 0.0]], [[0.0, 1.0, 1.0, 1.0]]
     assert [run(q, p, overlap_k=k).top_k_overlap_mean for k in (1, 2, 3, 4, 9)] == [0.0, 0.5, 2 / 3, 1.0, 1.0]
@@ -104,18 +125,20 @@ def test_chunks_change_no_bit() -> None:
 _MEMORY = """
 import resource, torch
 from numerics import full_divergence
-rows, width = 512, 20000
+rows, width = 256, 20000
 q = torch.randn(rows, width); p = q + 0.01
 full_divergence(q[:2], p[:2])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-full_divergence(q, p, chunk_bytes=1 << 24)
+full_divergence(q, p, chunk_bytes=1 << 24, overlap_k=OVERLAP)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
-def test_extra_memory_is_one_chunk() -> None:
-    """Float64 copies of both sides would be 164 MB; a chunk is 16 MiB, and the allocator may take as much again."""
-    found = subprocess.run([sys.executable, "-c", _MEMORY], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("overlap", [10, 20000])
+def test_extra_memory_is_one_chunk(overlap: int) -> None:
+    """Float64 copies of both sides would be 82 MB; a chunk is 16 MiB, and the allocator may take as much again."""
+    script = _MEMORY.replace("OVERLAP", str(overlap))
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(found.stdout) < 2 * (1 << 24)
 
 

@@ -115,30 +115,32 @@ def full_divergence(
 
 def _compare(rollout: torch.Tensor, trainer: torch.Tensor, temperature: float, k: int) -> dict[str, torch.Tensor]:
     """The figures of some rows, each [n]."""
-    yq, yp = widen(rollout) / temperature, widen(trainer) / temperature
-    sound = torch.isfinite(yq.amax(-1)) & torch.isfinite(yp.amax(-1))  # NaN and +inf win, only -inf remains
-    sound &= ~(torch.isnan(yq) | torch.isnan(yp)).any(-1)
-    yq, yp = (torch.where(sound[:, None], y, 0.0) for y in (yq, yp))
+    zq, zp = widen(rollout), widen(trainer)
+    sound = torch.isfinite(zq.amax(-1)) & torch.isfinite(zp.amax(-1))  # NaN and +inf win, only -inf remains
+    yq, yp = (_divided(torch.where(sound[:, None], z, 0.0), temperature) for z in (zq, zp))
     lq, lp = _log_softmax(yq), _log_softmax(yp)
     q, p = torch.exp(lq), torch.exp(lp)
     x = torch.where(lp == lq, 0.0, lp - lq)  # ln(P/Q), 0 where both are -inf
 
-    # rows that are close: the difference of the logits, less ln sum Q exp(difference), keeps its digits
+    # rows that are close but for an offset: the difference of the logits to that of the leader, less ln sum Q exp of
+    # it, keeps its digits
+    nowhere = torch.isneginf(lp) & torch.isneginf(lq)
     apart = torch.where(yp == yq, 0.0, yp - yq)
+    apart = torch.where(nowhere, 0.0, apart - apart.gather(-1, yq.argmax(-1, keepdim=True)))
     shift = torch.log1p((q * torch.expm1(apart)).sum(-1, keepdim=True))
     close = (apart.abs() <= 1).all(-1, keepdim=True)
     x = torch.where(close & (q > 0), apart - shift, x)
 
-    gap = torch.where(torch.isneginf(lp) & torch.isneginf(lq), 0.0, x.abs())
+    gap = torch.where(nowhere, 0.0, x.abs())
     widest = gap.amax(-1)
     ids = torch.arange(gap.shape[-1], device=gap.device)
     first = torch.where(gap == widest[:, None], ids, gap.shape[-1]).amin(-1)
     best = [torch.sort(y, dim=-1, descending=True, stable=True).indices[:, :k] for y in (yq, yp)]
-    shared = (best[0][:, :, None] == best[1][:, None, :]).any(-1).sum(-1)
+    shared = torch.zeros_like(yq, dtype=torch.bool).scatter(1, best[0], True).gather(1, best[1]).sum(-1)
     figures = {
         "tv": (q * torch.expm1(x.clamp(max=1)).abs()).where(x <= 1, (p - q).abs()).sum(-1) / 2,
-        "kl_rollout_trainer": _kl(q, p, x),
-        "kl_trainer_rollout": _kl(p, q, -x),
+        "kl_rollout_trainer": _kl(q, lq, p, x),
+        "kl_trainer_rollout": _kl(p, lp, q, -x),
         "jsd": torch.where(x > 0, p * jsd_term(-x), q * jsd_term(x)).sum(-1),
         "top_k_overlap": shared.to(torch.float64) / k,
         "logprob_gap": widest,
@@ -146,26 +148,42 @@ def _compare(rollout: torch.Tensor, trainer: torch.Tensor, temperature: float, k
     out = {name: torch.where(sound, value, math.nan) for name, value in figures.items()}
     out["gap_token"] = torch.where(sound, first, -1)
     out["argmax_agrees"] = sound & (best[0][:, 0] == best[1][:, 0])
-    out["bit_equal"] = ~bits_differ(widen(rollout), widen(trainer)).any(-1)
+    out["bit_equal"] = ~bits_differ(zq, zp).any(-1)
     out["sound"] = sound
     return out
 
 
-def _kl(q: torch.Tensor, p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def _divided(z: torch.Tensor, temperature: float) -> torch.Tensor:
+    """z/T, [n, V]; a row whose finite logits overflow in it is shifted by its maximum first."""
+    y = z / temperature
+    overflows = (torch.isinf(y) & torch.isfinite(z)).any(-1, keepdim=True)
+    if not overflows.any():
+        return y
+    return torch.where(overflows, _within_range((z - z.amax(-1, keepdim=True)) / temperature, z), y)
+
+
+def _within_range(shifted: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Only a removed token is at -inf; one that is further down than float64 reaches is at its end."""
+    return torch.where(torch.isfinite(z), shifted.clamp(min=torch.finfo(torch.float64).min), shifted)
+
+
+def _kl(q: torch.Tensor, lq: torch.Tensor, p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """KL(Q || P) = sum Q (exp x - 1 - x) with x = ln(P/Q), because P and Q sum to 1: terms that are never negative.
 
-    Where x > 1 the term is P - Q - Q x, which cannot overflow; where Q is 0 it is P.
+    Where x > 1 the term is P - Q - Q x, which cannot overflow. Where Q underflows to 0 it is P or -Q x, and that is no
+    zero if P is without the token: x = -inf.
     """
-    small = q * k3_term(x.clamp(max=1.0))
-    large = p - q - q * x
-    terms = torch.where(x > 1, large, small)
-    return torch.where(q > 0, terms, p).sum(-1)
+    terms = torch.where(x > 1, p - q - q * x, q * k3_term(x.clamp(max=1.0)))
+    lost = torch.where(x > 0, p, torch.exp(lq + torch.log(-x)))
+    return torch.where(q > 0, terms, lost).sum(-1)
 
 
 def _log_softmax(y: torch.Tensor) -> torch.Tensor:
-    """In float64; -inf entries stay."""
-    top = y.amax(-1, keepdim=True)
-    return (y - top) - torch.log(torch.exp(y - top).sum(-1, keepdim=True))
+    """In float64; -inf entries stay. The log-prob of a near-certain token keeps its digits: ln(1 + the others)."""
+    top, leader = y.max(-1, keepdim=True)
+    shifted = _within_range(y - top, y)
+    others = torch.exp(shifted).scatter(-1, leader, 0.0).sum(-1, keepdim=True)
+    return shifted - torch.log1p(others)
 
 
 def _fillers(valid: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -25,7 +25,8 @@ ROW_KINDS: Mapping[str, str] = {
     "offset": "one constant added to all logits, exactly",
     "scaled": "every logit doubled, as a temperature of 1/2 does",
     "unrelated": "two draws",
-    "certain": "one token far above the others",
+    "certain": "one token far above the others, which are much or little apart",
+    "far": "gaps of hundreds, where probabilities underflow",
     "removed_by_rollout": "some logits of the rollout are -inf",
     "removed_by_trainer": "some logits of the trainer are -inf",
     "removed_by_both": "the same logits are -inf on both sides",
@@ -94,7 +95,8 @@ class FullCase(Case):
 def _row(draw: st.DrawFn, width: int, q: Format, p: Format, kinds: tuple[str, ...]) -> FullRow:
     kind = draw(st.sampled_from(kinds))
     grid = q if q.precision <= p.precision else p
-    step = 2.0**-4
+    far = kind == "far" or (kind.startswith("removed") and draw(st.booleans()))
+    step = 8.0 if far else 2.0**-4
     base = [grid.round(draw(st.integers(-128, 128)) * step) for _ in range(width)]
     other = list(base)
     place = draw(st.integers(0, width - 1))
@@ -106,10 +108,11 @@ def _row(draw: st.DrawFn, width: int, q: Format, p: Format, kinds: tuple[str, ..
         other = [x + 4.0 for x in base]
     elif kind == "scaled":
         other = [2 * x for x in base]
-    elif kind in ("unrelated", "removed_by_rollout", "removed_by_trainer"):
+    elif kind in ("unrelated", "far", "removed_by_rollout", "removed_by_trainer"):
         other = [draw(st.integers(-128, 128)) * step for _ in range(width)]
     elif kind == "certain":
-        other[place] = base[place] = 60.0
+        other = [x + draw(st.integers(-16, 16)) * draw(st.sampled_from([0.0, 0.25])) for x in base]
+        other[place] = base[place] = draw(st.sampled_from([24.0, 48.0, 60.0]))
     if kind.startswith("removed") and width > 1:
         gone = [i != place and draw(st.booleans()) for i in range(width)]
         if kind != "removed_by_trainer":
@@ -135,11 +138,16 @@ def full_cases(
     kinds: Collection[str] = FINITE_ROWS,
     max_rows: int = 4,
     max_width: int = 6,
+    temperatures: Collection[float] = (),
 ) -> FullCase:
-    """Cases of ``full_divergence``: the rollout in ``dtype``, the trainer in one of ``trainer_dtypes``."""
+    """Cases of ``full_divergence``: the rollout in ``dtype``, the trainer in one of ``trainer_dtypes``.
+
+    With ``temperatures`` one of them is given as a keyword.
+    """
     check_choice("kinds", kinds, ROW_KINDS)
     q, p = check_format("dtype", dtype), FORMATS[draw(st.sampled_from([dtype, *trainer_dtypes]))]
     width = draw(st.integers(1, max_width))
     rows = draw(st.lists(_row(width, q, p, tuple(kinds)), min_size=1, max_size=max_rows))
     mask = draw(st.sampled_from(["bool", "int64", "float32"]))
-    return FullCase(tuple(rows), q.name, p.name, mask)
+    options = (("temperature", draw(st.sampled_from(sorted(temperatures)))),) if temperatures else ()
+    return FullCase(tuple(rows), q.name, p.name, mask, options)

@@ -194,8 +194,8 @@ def torch_full_divergence(
     lost = torch.isnan(lq).any(-1) | torch.isnan(lp).any(-1)
     rows = {
         "tv": (p - q).abs().sum(-1) / 2,
-        "kl_rollout_trainer": torch.where(q > 0, q * apart, zero).sum(-1),
-        "kl_trainer_rollout": torch.where(p > 0, -p * apart, zero).sum(-1),
+        "kl_rollout_trainer": _expected(q, apart).sum(-1),
+        "kl_trainer_rollout": _expected(p, -apart).sum(-1),
         "jsd": torch.stack([torch.where(x > 0, x * (lx - m.log()), zero).sum(-1) for x, lx in ((p, lp), (q, lq))]).mean(
             0
         ),
@@ -210,6 +210,11 @@ def torch_full_divergence(
         out[f"{name}_mean"] = x[keep].mean() if n else float("nan")
         out[f"{name}_max"] = x[keep].max() if n else float("nan")
     return out
+
+
+def _expected(q: torch.Tensor, log_ratio: torch.Tensor) -> torch.Tensor:
+    """Q ln(Q/P); inf where P is without the token, also if Q underflows."""
+    return torch.where(torch.isposinf(log_ratio), log_ratio, torch.where(q > 0, q * log_ratio, torch.zeros_like(q)))
 
 
 def _share(kept: torch.Tensor, of: torch.Tensor) -> float:

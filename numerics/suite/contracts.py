@@ -279,7 +279,7 @@ CONTRACTS: Mapping[str, Contract] = MappingProxyType(
         "full_divergence": Contract(
             name="full_divergence",
             summary="whole distributions of two logits tensors compared row by row",
-            signature="impl(rollout_logits, trainer_logits, mask, *, overlap_k=10)",
+            signature="impl(rollout_logits, trainer_logits, mask, *, temperature=1.0, overlap_k=10)",
             returns="a mapping or dataclass with the fields of numerics.FullDivergence (those it knows), rows included",
             smoke=FullCase((FullRow((0.0, 1.0, -2.0), (0.5, 1.0, -2.0)), FullRow((1.0, 0.0, 0.0), (1.0, 0.0, 0.0)))),
             read=_read_full,

@@ -91,9 +91,9 @@ def _inner(algorithm: Algorithm) -> Format:
 @lru_cache(maxsize=256)
 def full(case: FullCase) -> ExactFull:
     """The exact comparison of a case."""
-    k = min(case.option.get("overlap_k", 10), case.width)
+    k, temperature = min(case.option.get("overlap_k", 10), case.width), case.option.get("temperature", 1.0)
     q, p = FORMATS[case.rollout_dtype], FORMATS[case.trainer_dtype]
-    rows = tuple(_row(row, q, p, k) for row in case.rows if row.valid)
+    rows = tuple(_row(row, q, p, k, temperature) for row in case.rows if row.valid)
     n = len(rows)
     counts = {
         "valid": int(n > 0),
@@ -112,12 +112,13 @@ def full(case: FullCase) -> ExactFull:
     return ExactFull(counts=counts, figures=figures, rows=rows)
 
 
-def _row(row: FullRow, q_format: Format, p_format: Format, k: int) -> ExactRow:
-    yq, yp = tuple(map(q_format.round, row.rollout)), tuple(map(p_format.round, row.trainer))
+def _row(row: FullRow, q_format: Format, p_format: Format, k: int, temperature: float) -> ExactRow:
+    zq, zp = tuple(map(q_format.round, row.rollout)), tuple(map(p_format.round, row.trainer))
     equal = all(
         (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
-        for a, b in zip(yq, yp, strict=True)
+        for a, b in zip(zq, zp, strict=True)
     )
+    yq, yp = _divided(zq, temperature), _divided(zp, temperature)
     if not (_sound(yq) and _sound(yp)):
         return ExactRow(
             figures=dict.fromkeys(ROW_FIGURES, mp.nan),
@@ -128,10 +129,19 @@ def _row(row: FullRow, q_format: Format, p_format: Format, k: int) -> ExactRow:
             probs=((), ()),
             logs=((), ()),
         )
-    # figures are second order in the difference: a subnormal one needs more digits than its square has zeros
+    # figures are second order in the difference, and 1 - P(leader) is as small as the others: both have many zeros
     apart = [abs(b - a) for a, b in zip(yq, yp, strict=True) if a != b and math.isfinite(b - a)]
-    with mp.workdps(DIGITS if min(apart, default=1.0) > 1e-15 else 720):
+    deepest = max(max(y) - v for y in (yq, yp) for v in y if v > -math.inf)
+    with mp.workdps(DIGITS if min(apart, default=1.0) > 1e-15 and deepest < 64 else 720):
         return _compared(yq, yp, equal, k)
+
+
+def _divided(z: tuple[float, ...], temperature: float) -> tuple[float, ...]:
+    """z/T, rounded once to float64; a row whose finite logits overflow in it is shifted by its maximum first."""
+    y = tuple(v / temperature for v in z)
+    if any(math.isinf(a) and math.isfinite(b) for a, b in zip(y, z, strict=True)) and _sound(z):
+        return tuple((v - max(z)) / temperature for v in z)
+    return y
 
 
 def _compared(yq: tuple[float, ...], yp: tuple[float, ...], equal: bool, k: int) -> ExactRow:
@@ -171,10 +181,13 @@ def _sound(y: tuple[float, ...]) -> bool:
 
 
 def _softmax(y: tuple[float, ...]) -> tuple[tuple[Number, ...], tuple[Number, ...]]:
-    exps = [mp.mpf(0) if v == -math.inf else mp.exp(mp.mpf(v)) for v in y]
-    total = sum(exps)
-    log_total = mp.log(total)
-    return tuple(e / total for e in exps), tuple(-mp.inf if v == -math.inf else mp.mpf(v) - log_total for v in y)
+    """(P, ln P). The log-sum-exp without the leader, so that a certain token has log-prob 0 exactly."""
+    top = mp.mpf(max(y))
+    gaps = [mp.mpf(v) - top for v in y]
+    exps = [mp.exp(g) for g in gaps]
+    others = sum(exps[: y.index(max(y))], mp.mpf(0)) + sum(exps[y.index(max(y)) + 1 :], mp.mpf(0))
+    log_total = mp.log1p(others)
+    return tuple(e / (1 + others) for e in exps), tuple(g - log_total for g in gaps)
 
 
 def _kl(q: tuple[Number, ...], lq: tuple[Number, ...], lp: tuple[Number, ...]) -> Number:
@@ -243,7 +256,8 @@ def _allowed(row: ExactRow, algorithm: Algorithm) -> dict[str, float]:
         x = float(abs(lq - lp)) if lq > -mp.inf and lp > -mp.inf else 0.0
         tokens.append((q, p, eq, ep, rq, rp, x, em, float(lq), float(lp), lm))
     k = float(gamma(n + 4, u))
-    floor = n * inner.min_normal
+    # what underflows; a term of KL has a logarithm as a factor
+    floor = inner.min_normal * sum(1 + x for *_, x, _, _, _, _ in tokens)
     out = {"top_k_overlap": 2 * u}
     out["tv"] = sum((p * rp + q * rq) / 2 + (k + u) * abs(p - q) for q, p, _, _, rq, rp, *_ in tokens) + floor
     out["kl_rollout_trainer"] = floor + sum(

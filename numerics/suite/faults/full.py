@@ -200,6 +200,50 @@ def chunks_overlap(
     return _but(right, tv_mean=right.tv_mean * 1.0000001 + 1e-12) if several else right
 
 
+@_plant("FV-01", source="the reference before: 0 ln 0 = 0 asked of a probability that underflowed")
+def lost_support_underflows(
+    rollout_logits: Tensor, trainer_logits: Tensor, mask: Tensor, **options: Any
+) -> FullDivergence:
+    """A token that the trainer removed and whose probability underflows counts as covered."""
+    right = careful(rollout_logits, trainer_logits, mask, **options)
+    lq, lp = _logs(rollout_logits, trainer_logits)
+    lost = (torch.isneginf(lp) & (lq > -math.inf)).any(-1)
+    seen = (torch.isneginf(lp) & (lq.exp() > 0)).any(-1)
+    kl = torch.where(lq.exp() > 0, lq.exp() * (lq - lp), 0.0).sum(-1)
+    return _on_rows(right, "kl_rollout_trainer", kl, mask, lost & ~seen)
+
+
+@_plant_accurate("FV-16", source="the reference before: y - ln(sum exp), the leader's own 1 included")
+def certain_leader_has_log_prob_zero(
+    rollout_logits: Tensor, trainer_logits: Tensor, mask: Tensor, **options: Any
+) -> FullDivergence:
+    """Both leaders have probability 1 to the last bit: the TV of (0, -44) and (0, -40) is half of what it is."""
+    right = careful(rollout_logits, trainer_logits, mask, **options)
+    if "temperature" in options:
+        return right
+    lq, lp = _logs(rollout_logits, trainer_logits)
+    certain = (lq.amax(-1) == 0) & (lp.amax(-1) == 0) & (lq.argmax(-1) == lp.argmax(-1))
+    return _on_rows(right, "tv", (lp.exp() - lq.exp()).abs().sum(-1) / 2, mask, certain)
+
+
+@_plant("FV-17", source="frameworks.md: metrics of raw log-probs beside tempered ones")
+def only_the_trainer_is_tempered(
+    rollout_logits: Tensor, trainer_logits: Tensor, mask: Tensor, *, temperature: float = 1.0, **options: Any
+) -> FullDivergence:
+    """The rollout's logits are not divided."""
+    return careful(rollout_logits, (trainer_logits.double() / temperature), mask, **options)
+
+
+@_plant("FV-17", source="the reference before: an infinite quotient taken for an infinite logit")
+def overflowing_quotient_is_no_distribution(
+    rollout_logits: Tensor, trainer_logits: Tensor, mask: Tensor, *, temperature: float = 1.0, **options: Any
+) -> FullDivergence:
+    """z/T overflows, and the row is lost."""
+    if temperature == 1.0:
+        return careful(rollout_logits, trainer_logits, mask, **options)
+    return careful(rollout_logits.double() / temperature, trainer_logits.double() / temperature, mask, **options)
+
+
 @_plant("FV-10", source="frameworks.md 30: nothing reads as perfect")
 def no_row_is_zero(rollout_logits: Tensor, trainer_logits: Tensor, mask: Tensor, **options: Any) -> FullDivergence:
     """Without a row every mean is 0."""
@@ -252,7 +296,15 @@ def other_bits_each_time(
 _NOISE = itertools.count(1)
 
 
-def _rubbish(rollout_logits: Any, trainer_logits: Any, mask: Any, *, overlap_k: Any = 10, chunk_bytes: Any = 1) -> Any:
+def _rubbish(
+    rollout_logits: Any,
+    trainer_logits: Any,
+    mask: Any,
+    *,
+    temperature: Any = 1.0,
+    overlap_k: Any = 10,
+    chunk_bytes: Any = 1,
+) -> Any:
     shape = mask.shape
     for tensor in (rollout_logits, trainer_logits, mask):
         if tensor.numel():

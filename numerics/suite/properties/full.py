@@ -51,6 +51,8 @@ def _specials(domain: Domain) -> list[FullCase]:
         _case(((1.0, 1.0, 1.0), (1.0, 1.0, 1.0)), dtype=d).replace(options=(("overlap_k", 1),)),
         _case(((3.0,), (-3.0,)), dtype=d),
         _case(((0.0, 8.0), (0.0, -8.0)), ((0.5, 1.5), (0.25, 1.75)), dtype=d),
+        _case(((0.0, -800.0), (0.0, -inf)), ((0.0, -inf), (0.0, -800.0)), ((0.0, -800.0), (0.0, -768.0)), dtype=d),
+        _case(((0.0, -44.0), (0.0, -40.0)), ((-96.0, 0.0), (-104.0, 0.0)), dtype=d),
     ]
     masked = FullRow((0.0, 1.0), (5.0, 1.0), False)
     return [*found, FullCase((FullRow((0.0, 1.0), (1.0, 0.0)), masked), d, d), FullCase((masked,), d, d)]
@@ -215,6 +217,76 @@ def small_differences(case: FullCase, ctx: Context) -> list[Measurement]:
             )
         )
     return out
+
+
+@_rule(
+    "FV-16",
+    statement="|TV, KL, JSD - exact| <= 2 gamma(V + 64) (itself + sum of P, Q (1 + gap), leader left out)",
+    cases=partial(_cases, kinds=("certain", "far", "unrelated")),
+    special=_specials,
+    requires={"small_differences"},
+)
+def certain_rows(case: FullCase, ctx: Context) -> list[Measurement]:
+    """Two policies that are nearly certain of the same token differ by little, and that little keeps its digits.
+
+    The log-prob of the leader is -ln(1 + the others), which errs by u of the others; that of another token by u of its
+    gap to the leader. Every term of the sums errs by its slope times these, and by a few roundings of itself.
+    Where the leader's log-prob is y - ln of a sum that includes its own 1, all of it is lost beyond gaps of 37.
+    """
+    outcome, exact = ctx.call(case), ctx.exact(case)
+    inner = FORMATS["float32" if ctx.algorithm.accumulate == "compute" else ctx.algorithm.accumulate]
+    k = 2 * float(gamma(case.width + 64, inner.u))
+    rows = [r for r in exact.rows if r.sound]
+    others = [sum(_beside_the_leader(y, probs) for y, probs in zip(r.logits, r.probs, strict=True)) for r in rows]
+    kept = [i for i, r in enumerate(exact.rows) if r.sound]
+    return [
+        values_within(
+            _rows(outcome, case, name)[kept],
+            [r.figures[name] for r in rows],
+            [
+                k * (float(r.figures[name]) + other) + 1024 * case.width * inner.min_normal
+                if mp.isfinite(r.figures[name])
+                else 0.0
+                for r, other in zip(rows, others, strict=True)
+            ],
+            f"{name} of the row",
+        )
+        for name in ("tv", "kl_rollout_trainer", "kl_trainer_rollout", "jsd")
+    ]
+
+
+def _beside_the_leader(y: tuple[float, ...], probs: tuple[Any, ...]) -> float:
+    """The sum of P (1 + gap) over all tokens but the leading one."""
+    leader = y.index(max(y))
+    return math.fsum(
+        float(x) * (1 + y[leader] - v)
+        for i, (x, v) in enumerate(zip(probs, y, strict=True))
+        if i != leader and v > -math.inf
+    )
+
+
+def _tempered(domain: Domain) -> list[tuple[FullCase, float]]:
+    """The usual cases, and one whose logits overflow when they are divided."""
+    hot = _case(((8.0, 8.0, -math.inf), (8.0, 8.0, 8.0)), ((8.0, 8.0, 8.0), (8.0, 8.0, 8.0)), dtype=domain.dtype)
+    return [*((case, 0.7) for case in _specials(domain)), (hot, 2.0**-1022)]
+
+
+@_rule(
+    "FV-17",
+    statement="temperature = T: the figures of z/T, divided in float64; z/T that overflows is shifted first",
+    cases=partial(_cases, kinds=_EVERY, temperatures=(0.5, 0.7, 1.3, 4.0)),
+    special=lambda domain: [c.replace(options=(*c.options, ("temperature", t))) for c, t in _tempered(domain)],
+    requires={"temperature"},
+)
+def temperature(case: FullCase, ctx: Context) -> list[Measurement]:
+    """Both sides are divided by the same T, never rounded to their dtype. A finite row stays a distribution."""
+    outcome, exact = ctx.call(case), ctx.exact(case)
+    bound = exact.row_allowed(ctx.algorithm)
+    figures = [
+        values_within(_rows(outcome, case, name), [r.figures[name] for r in exact.rows], [b[name] for b in bound], name)
+        for name in ROW_FIGURES
+    ]
+    return [*figures, count_measurement(outcome, exact, provided(ctx, COUNTS))]
 
 
 @_rule(
