@@ -157,6 +157,8 @@ def test_extra_memory_is_one_chunk(overlap: int) -> None:
         ((torch.zeros(2, 3), torch.zeros(2, 3)), {"overlap_k": 0}, ValueError, "overlap_k is 0"),
         ((torch.zeros(2, 3), torch.zeros(2, 3)), {"chunk_bytes": 1.5}, ValueError, "chunk_bytes is 1.5"),
         ((torch.zeros(2, 3), torch.zeros(2, 3)), {"temperature": 0.0}, ValueError, "temperature is 0.0"),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), {"temperature": 10**400}, ValueError, "it must be finite and > 0"),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), {"temperature": "1"}, TypeError, "must be a number, got str"),
     ],
 )
 def test_bad_input(arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -511,7 +511,6 @@ def test_bad_token_ids(function: Any, ids: Any, error: type[Exception], message:
         function(LOGITS, ids)
 
 
-@pytest.mark.xfail(reason="reported: the value goes through a signed or a real type first")
 @pytest.mark.parametrize(
     ("call_it", "error", "message"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,8 +81,9 @@ def full_divergence(
     looks at, equal ones by the lowest id. chunk_bytes: extra memory at a time (a single row may need more); no bit
     depends on it.
 
-    `TypeError` for other dtypes, `ValueError` for unequal shapes or devices, a mask that is not 0/1, no vocabulary, a
-    temperature that is not finite and positive, or an overlap_k or chunk_bytes below 1.
+    `TypeError` for other dtypes or a temperature that is no number, `ValueError` for unequal shapes or devices, a mask
+    that is not 0/1, no vocabulary, a temperature that is not finite and positive, or an overlap_k or chunk_bytes below
+    1.
     """
     check_floating("rollout_logits", rollout_logits)
     check_floating("trainer_logits", trainer_logits)
@@ -91,7 +93,9 @@ def full_divergence(
     for name, number in (("overlap_k", overlap_k), ("chunk_bytes", chunk_bytes)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} is {number!r}; it must be an int of at least 1")
-    if not (isinstance(temperature, int | float) and 0 < temperature < math.inf) or isinstance(temperature, bool):
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+        raise TypeError(f"temperature must be a number, got {type(temperature).__name__}")
+    if not 0 < temperature <= sys.float_info.max:
         raise ValueError(f"temperature is {temperature!r}; it must be finite and > 0")
     shape, width = rollout_logits.shape[:-1], rollout_logits.shape[-1]
     valid = valid_places(mask, rollout_logits.detach().select(-1, 0), "rollout_logits without its last axis").reshape(

@@ -7,6 +7,7 @@ finite and positive after one rounding. Every message names the argument, its va
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 
@@ -71,6 +72,7 @@ def valid_places(mask: torch.Tensor | None, like: torch.Tensor, name: str) -> to
 
 def check_token_ids(token_ids: torch.Tensor, valid: torch.Tensor, vocabulary: int) -> None:
     """`TypeError` unless ids are integers, `IndexError` for an id outside [0, vocabulary) at a valid place."""
+    given = token_ids
     if token_ids.dtype in (torch.uint16, torch.uint32, torch.uint64):
         token_ids = token_ids.to(torch.int64)  # torch compares none of these; a uint64 beyond int64 turns negative
     if token_ids.dtype == torch.bool or token_ids.is_floating_point() or token_ids.is_complex():
@@ -78,7 +80,7 @@ def check_token_ids(token_ids: torch.Tensor, valid: torch.Tensor, vocabulary: in
     outside = valid & ((token_ids < 0) | (token_ids >= vocabulary))
     if outside.any():
         place = tuple(int(i) for i in outside.nonzero()[0])
-        value = int(token_ids[place])
+        value = int(given[place].item())
         raise IndexError(
             f"token_ids[{', '.join(map(str, place))}] is {value}, outside [0, {vocabulary}); "
             "mask the place if it is padding (-100 is an ignore label only under a mask)"
@@ -97,10 +99,15 @@ def valid_temperatures(temperature: float | torch.Tensor, valid: torch.Tensor, d
         else:
             check_alike("temperature", temperature, "token_ids", valid)
             values = temperature[valid]
+        if values.is_complex():
+            raise TypeError(f"temperature has dtype {temperature.dtype}; it must be real")
         if not values.is_floating_point():
             values = values.to(torch.float64)
     elif isinstance(temperature, bool) or not isinstance(temperature, int | float):
         raise TypeError(f"temperature must be a number or a tensor, got {type(temperature).__name__}")
+    elif isinstance(temperature, int) and abs(temperature) > sys.float_info.max:
+        bits = temperature.bit_length()
+        raise ValueError(f"temperature is an integer of {bits} bits; it must be finite and > 0 as a float")
     else:
         values = torch.full((int(valid.sum()),), float(temperature), dtype=torch.float64, device=valid.device)
     rounded = values.detach().to(dtype)
