@@ -18,6 +18,7 @@ from numerics.suite import bounds, slack
 from numerics.suite.builtin import BUILTIN
 from numerics.suite.implementation import Algorithm, Implementation
 from numerics.suite.measure import DIGITS, Exact, Measurement, mp, same, severities, within
+from numerics.suite.slack import rows
 
 INF, NAN = math.inf, math.nan
 SINGLE = FORMATS["float32"]
@@ -179,14 +180,35 @@ def test_correct_code_comes_near_its_bound_and_stays_inside(implementation: Impl
     assert found.float64 + found.extended + found.exact == found.rows >= 4000
 
 
-@pytest.mark.parametrize(
-    "implementation", [x for xs in BUILTIN.values() for x in xs if x.contract == "mismatch"], **ids
-)
-def test_correct_mismatch_comes_near_its_bound_and_stays_inside(implementation: Implementation) -> None:
-    *_, found = slack.measure_pairs(implementation, "float32", pairs=100)
-    print(f"{found.contract} {found.implementation}: {found.largest:.3f} of the bound in {found.rows} cases")
-    assert found.over == 0, found.worst
-    assert 1 / 64 < found.largest <= 1
+BY_FIGURE = [x for xs in BUILTIN.values() for x in xs if x.contract in slack.CONTRACTS]
+
+
+@pytest.mark.parametrize("contract", slack.CONTRACTS)
+def test_correct_figures_stay_inside_their_bounds_and_some_come_near(contract: str) -> None:
+    """Worst cases over all orders of a sum are rarely near, so the float64 reference alone need not be."""
+    nearest = 0.0
+    for implementation in BY_FIGURE:
+        if implementation.contract == contract:
+            *_, found = slack.measure_figures(implementation, "float32", count=80)
+            print(f"{contract} {found.implementation}: {found.largest:.3f} of the bound in {found.rows} cases")
+            assert found.over == 0, found.worst
+            assert found.largest == max(found.figures.values())
+            nearest = max(nearest, found.largest)
+    assert 1 / 64 < nearest <= 1
+
+
+def test_a_wrong_figure_is_over_its_bound_and_named() -> None:
+    """A deviation with ddof 0: every other figure stays inside."""
+    right = next(x for x in BY_FIGURE if x.name == "reference" and x.contract == "divergence")
+
+    def wrong(rollout: Any, trainer: Any, mask: Any, **named: Any) -> Any:
+        found = right.fn(rollout, trainer, mask, **named)
+        n = found.valid_count
+        return dataclasses.replace(found, ratio_std=found.ratio_std * math.sqrt((n - 1) / n))
+
+    *_, found = slack.measure_figures(dataclasses.replace(right, fn=wrong), "float32", count=20)
+    assert found.over > 0
+    assert [name for name, ratio in found.figures.items() if ratio > 1] == ["ratio_std"]
 
 
 def test_wrong_code_is_over_the_bound_and_its_row_can_be_replayed() -> None:
@@ -199,7 +221,7 @@ def test_wrong_code_is_over_the_bound_and_its_row_can_be_replayed() -> None:
     *_, found = slack.measure_rows(dataclasses.replace(right, fn=wrong), "float32", rows=500)
     assert found.over > 0
     assert found.largest > 100
-    names = {"inf": INF, "nan": NAN, "LogitsCase": LogitsCase, "Logits": slack.Logits}
+    names = {"inf": INF, "nan": NAN, "LogitsCase": LogitsCase, "Logits": rows.Logits}
     assert eval(found.worst, names).size == 1
 
 
@@ -207,7 +229,7 @@ def test_extended_precision_and_mpmath_decide_alike(monkeypatch: pytest.MonkeyPa
     """Where the platform's long double is too narrow every open row goes to mpmath; the figures are the same."""
     reference = next(x for x in BY_ROW if x.name == "reference" and x.contract == "token_logprobs")
     *_, quick = slack.measure_rows(reference, "float64", rows=600)
-    monkeypatch.setattr(slack, "EXTENDED_BITS", 53)
+    monkeypatch.setattr(rows, "EXTENDED_BITS", 53)
     *_, slow = slack.measure_rows(reference, "float64", rows=600)
     assert slow.extended == 0 < slow.exact
     assert np.abs(np.concatenate(quick.ratios) - np.concatenate(slow.ratios)).max() < 2.0**-8
