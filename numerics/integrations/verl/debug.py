@@ -127,7 +127,8 @@ def _verl() -> tuple[Callable[[Any], Mapping[str, Any]], Callable[..., Any]]:
         protocol = importlib.import_module("verl.protocol")
     except ImportError as error:
         raise ImportError(_INSTALL.format(error=error)) from error
-    return metrics.calculate_debug_metrics, protocol.DataProto.from_dict
+    found = metrics.calculate_debug_metrics
+    return getattr(found, "verls_own", found), protocol.DataProto.from_dict
 
 
 def _batch(rollout: torch.Tensor, trainer: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -14,7 +14,7 @@ from numerics.suite.implementation import Algorithm, Implementation
 
 __all__ = ["OFFPOLICY_KEYS", "compute_offpolicy_metrics", "offpolicy_drop_in", "offpolicy_metrics"]
 
-#: our field -> verl's key, without its prefix ``rollout_corr/``; the last five are ours
+#: our field -> verl's key, without its prefix ``rollout_corr/``; the last seven are ours
 OFFPOLICY_KEYS: Mapping[str, str] = MappingProxyType(
     {
         "ppl_trainer": "training_ppl",
@@ -34,6 +34,8 @@ OFFPOLICY_KEYS: Mapping[str, str] = MappingProxyType(
         "log1p_chi2_seq": "log1p_chi2_seq",
         "ess_fraction": "ess_fraction",
         "normalization_gap": "normalization_gap",
+        "valid_count": "valid_count",
+        "row_count": "row_count",
         "nonfinite_count": "nonfinite_count",
     }
 )
@@ -50,7 +52,7 @@ def compute_offpolicy_metrics(
 
     Other than verl's: rows without a valid token are no rows (S3.2); k3 does not cancel (S3.4); nothing is clamped, a
     chi^2 that overflows is inf and ``log1p_chi2_*`` beside it finite (S3.5); both sides are cast once to float32; all
-    masked gives NaN instead of an AssertionError (S3.58). Numbers: ``docs/semantics.md``. `ValueError` for unequal
+    masked gives NaN instead of an AssertionError (S3.60). Numbers: ``docs/semantics.md``. `ValueError` for unequal
     shapes or a mask that is not 0/1, `TypeError` for log-probs that are not floating.
     """
     given = old_log_prob if rollout_log_prob is None else rollout_log_prob
@@ -73,7 +75,8 @@ def verl_offpolicy_metrics(rollout: torch.Tensor, trainer: torch.Tensor, mask: t
         helper = importlib.import_module("verl.trainer.ppo.rollout_corr_helper")
     except ImportError as error:
         raise ImportError(f"cannot import verl ({error}); see tests/verl_optional/README.md") from error
-    return _fields(helper.compute_offpolicy_metrics(_rows(trainer), _rows(rollout), _rows(mask)))
+    found = helper.compute_offpolicy_metrics
+    return _fields(getattr(found, "verls_own", found)(_rows(trainer), _rows(rollout), _rows(mask)))
 
 
 def numerics_offpolicy_metrics(rollout: torch.Tensor, trainer: torch.Tensor, mask: torch.Tensor) -> dict[str, Any]:
