@@ -1,20 +1,24 @@
-"""verl's off-policy metrics, aggregator and installation, without verl: against a package of the same call sites."""
+"""verl's off-policy metrics and its aggregators: `numerics.divergence`'s values, hand-worked sums."""
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import numerics
-from numerics.integrations import verl
-from numerics.integrations.verl import OFFPOLICY_KEYS, VERL_REDUCERS, MetricsAggregator, compute_offpolicy_metrics
+from numerics.integrations.verl import (
+    KEYS,
+    OFFPOLICY_KEYS,
+    VERL_REDUCERS,
+    VERL_WEIGHTS,
+    MetricsAggregator,
+    compute_offpolicy_metrics,
+    reduce_metrics,
+)
 from numerics.reference.aggregate import REDUCERS
 
 Q = torch.tensor([[-1.0, -2.0, -0.5], [-3.0, -1.0, -1.0], [0.0, 0.0, 0.0]])
@@ -94,95 +98,84 @@ def test_an_unknown_key_is_an_error_that_names_near_ones() -> None:
     assert asked.undeclared == ["mine"]
 
 
-_FAKE = {
-    "__init__": "",
-    "utils/__init__": "",
-    "utils/debug/__init__": "from verl.utils.debug.metrics import calculate_debug_metrics\n",
-    "utils/debug/metrics": "def calculate_debug_metrics(data):\n    return {'whose': 'verl'}\n",
-    "trainer/__init__": "",
-    "trainer/ppo/__init__": "",
-    "trainer/ppo/rollout_corr_helper": "def compute_offpolicy_metrics(old_log_prob, rollout_log_prob, response_mask):\n"
-    "    return {'whose': 'verl'}\n\n\ndef all_metrics(*sides):\n    return compute_offpolicy_metrics(*sides)\n",
-    "trainer/ppo/v1/__init__": "",
-    "trainer/ppo/v1/utils": "class MetricsAggregator:\n    def _get_aggregation_type(self, key):\n"
-    "        return 'max' if 'max' in key else 'weighted_avg'\n",
-    "trainer/ppo/v1/trainer_base": "from verl.trainer.ppo.v1.utils import MetricsAggregator\n"
-    "from verl.utils.debug.metrics import calculate_debug_metrics\n",
-}
+# --- weights of means
 
 
-@pytest.fixture
-def fake_verl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package called verl with verl's call sites; its own objects say whose they are."""
-    for name, text in _FAKE.items():
-        path = tmp_path / "verl" / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.9.1")
-    yield
-    verl.uninstall()
-    for name in [n for n in sys.modules if n == "verl" or n.startswith("verl.")]:
-        del sys.modules[name]
+def test_means_weigh_by_tokens_or_rows_where_the_step_says_how_many() -> None:
+    count, mean = KEYS["valid_count"], KEYS["logprobs_diff_mean"]
+    ppl, kl = "rollout_corr/training_ppl", "rollout_corr/kl"
+    tokens, rows = "rollout_corr/valid_count", "rollout_corr/row_count"
+    aggregator = MetricsAggregator()
+    aggregator.add_step_metrics({count: 1, mean: 1.0, ppl: 2.0, kl: 4.0, tokens: 1, rows: 3}, sample_count=100)
+    aggregator.add_step_metrics({count: 3, mean: 0.0, ppl: 6.0, kl: 0.0, tokens: 3, rows: 1}, sample_count=1)
+    got = aggregator.get_aggregated_metrics()
+    assert (got[mean], got[kl], got[ppl]) == (0.25, 1.0, 3.0)
+    assert (got[count], got[tokens], got[rows]) == (4, 4, 4)
 
 
-def module(name: str) -> Any:
-    return importlib.import_module(f"verl.{name}")
+def test_a_step_without_tokens_does_not_spoil_a_mean() -> None:
+    count, mean = KEYS["valid_count"], KEYS["logprobs_diff_mean"]
+    aggregator = MetricsAggregator()
+    aggregator.add_step_metrics({count: 0, mean: math.nan}, sample_count=8)
+    assert math.isnan(aggregator.get_aggregated_metrics()[mean])
+    aggregator.add_step_metrics({count: 2, mean: 0.5}, sample_count=8)
+    assert aggregator.get_aggregated_metrics()[mean] == 0.5
 
 
-def test_install_changes_every_call_site_and_uninstall_restores_them(fake_verl: None) -> None:
-    trainer = module("trainer.ppo.v1.trainer_base")
-    own = trainer.MetricsAggregator, trainer.calculate_debug_metrics
-    places = verl.install()
-    assert "verl.trainer.ppo.v1.trainer_base:calculate_debug_metrics" in places
-    assert trainer.calculate_debug_metrics is verl.calculate_debug_metrics
-    assert module("utils.debug").calculate_debug_metrics is verl.calculate_debug_metrics
-    assert module("trainer.ppo.rollout_corr_helper").all_metrics(P, Q, MASK)["kl"] == numerics.divergence(Q, P, MASK).k1
-    aggregator = trainer.MetricsAggregator()
-    aggregator.add_step_metrics({"training/rollout_logprobs_mismatch_count": 2, "my_max": 3.0})
-    aggregator.add_step_metrics({"training/rollout_logprobs_mismatch_count": 2, "my_max": 1.0})
-    assert aggregator.get_aggregated_metrics() == {"training/rollout_logprobs_mismatch_count": 4, "my_max": 3.0}
-    assert verl.install() == places  # twice is once
-    assert verl.uninstall() == places
-    assert (trainer.MetricsAggregator, trainer.calculate_debug_metrics) == own
-    assert module("utils.debug.metrics").calculate_debug_metrics({})["whose"] == "verl"
-    assert verl.installed() == verl.uninstall() == []
+def test_every_logged_key_is_declared_and_means_have_a_weight() -> None:
+    logged = {*KEYS.values(), *(f"rollout_corr/{key}" for key in OFFPOLICY_KEYS.values())}
+    assert logged <= set(VERL_REDUCERS)
+    assert {key for key in logged if VERL_REDUCERS[key] == "mean"} <= set(VERL_WEIGHTS)
+    assert {*VERL_WEIGHTS, *VERL_WEIGHTS.values()} <= set(VERL_REDUCERS)
+    assert all(VERL_REDUCERS[weight] == "sum" for weight in VERL_WEIGHTS.values())
 
 
-def test_one_part_alone(fake_verl: None) -> None:
-    assert verl.install(parts=["offpolicy_metrics"]) == [
-        "verl.trainer.ppo.rollout_corr_helper:compute_offpolicy_metrics"
-    ]
-    assert module("utils.debug.metrics").calculate_debug_metrics({})["whose"] == "verl"
-    with pytest.raises(ValueError, match="unknown part 'actor'; the parts are debug_metrics, offpolicy_metrics"):
-        verl.install(parts=["actor"])
+def test_reset_and_counters_that_hold_no_numbers() -> None:
+    aggregator = MetricsAggregator(unknown=lambda key: "sum")
+    aggregator.add_step_metrics({"own": 1, "counter": {"a": 1}, "texts": {"a": "x"}})
+    assert aggregator.get_aggregated_metrics() == {"own": 1, "counter": {"a": 1}}
+    assert aggregator.step_count == 1
+    aggregator.reset()
+    assert (aggregator.step_count, aggregator.undeclared, aggregator.get_aggregated_metrics()) == (0, [], {})
 
 
-def test_an_unread_version_is_refused(fake_verl: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.10.0")
-    with pytest.raises(RuntimeError, match=r"verl is 0\.10\.0, whose call sites were not read \(known: 0\.9\.1\)"):
-        verl.install()
-    assert verl.install(version="0.10.0", parts=["debug_metrics"])
+# --- reduce_metrics
 
 
-def test_a_home_that_lacks_the_name_is_refused(fake_verl: None) -> None:
-    del module("trainer.ppo.rollout_corr_helper").compute_offpolicy_metrics
-    with pytest.raises(RuntimeError, match="has no compute_offpolicy_metrics: nothing was changed"):
-        verl.install()
-    assert verl.installed() == []
+def test_lists_are_reduced_as_declared() -> None:
+    given: dict[str, Any] = {
+        "training/rollout_logprobs_mismatch_count": [1, 2, 3],
+        "training/rollout_logprobs_diff_max": [0.5, math.nan, 0.25],
+        "rollout_corr/log_ppl_diff_min": torch.tensor([3.0, 1.0, 2.0]),
+        "actor/pg_loss": [0.1] * 10,  # 0.1 ten times is 0.9999999999999999 in floating sums
+        "actor/lr": [3, 2, 1],
+        "timing_s/gen": [[1.0, 2.0], [3.0]],
+        "actor/grad_norm": 2.0,
+        "actor/entropy": [],
+        "timing_s/none": [],
+        "critic/vf_loss": SimpleNamespace(aggregate=lambda: 7.0),  # verl's Metric
+    }
+    copy = dict(given)
+    got = reduce_metrics(given)
+    assert math.isnan(got.pop("training/rollout_logprobs_diff_max"))
+    assert math.isnan(got.pop("actor/entropy"))
+    assert got == {
+        "training/rollout_logprobs_mismatch_count": 6,
+        "rollout_corr/log_ppl_diff_min": 1.0,
+        "actor/pg_loss": 0.1,
+        "actor/lr": 1,
+        "timing_s/gen": 6.0,
+        "actor/grad_norm": 2.0,
+        "timing_s/none": 0,
+        "critic/vf_loss": 7.0,
+    }
+    assert given == copy
+    assert all(given[key] is copy[key] for key in given)  # verl writes into the dictionary it is given
 
 
-def test_a_home_that_cannot_be_imported_is_named(fake_verl: None, tmp_path: Path) -> None:
-    (tmp_path / "verl" / "trainer" / "ppo" / "v1" / "utils.py").write_text("import transfer_queue_of_verl\n")
-    with pytest.raises(
-        RuntimeError, match=r"leave 'aggregator' out with parts=\['debug_metrics', 'offpolicy_metrics'\]"
-    ):
-        verl.install()
-    assert verl.installed() == []
-
-
-def test_without_verl() -> None:
-    with pytest.raises(ImportError, match="verl is not installed"):
-        verl.install()
-    with pytest.raises(ImportError, match="cannot import verl"):
-        verl.offpolicy_metrics.fn(Q, P, MASK)
+def test_what_reduce_metrics_refuses() -> None:
+    with pytest.raises(KeyError, match="did you mean 'actor/pg_loss'"):
+        reduce_metrics({"actor/pg_los": [1.0]})
+    with pytest.raises(TypeError, match="'actor/pg_loss' holds a str; a metric is a list of numbers"):
+        reduce_metrics({"actor/pg_loss": [1.0, "x"]})
+    assert reduce_metrics({"own": [1, 5]}, unknown=lambda key: "min") == {"own": 1}
