@@ -88,6 +88,11 @@ def test_two_bounds_drop_what_is_outside() -> None:
     assert figures["mean"] == near(0.75)
 
 
+def test_below_a_cap_alone_is_below_its_inverse() -> None:
+    assert weights_of(rollout_is_threshold=1.9)[1]["ratio_fraction_low"] == 0.25
+    assert weights_of(rollout_is_threshold=2.1)[1]["ratio_fraction_low"] == 0
+
+
 def test_normalised_weights_have_mean_one() -> None:
     weights, figures = weights_of(rollout_is_threshold=3.0, rollout_is_batch_normalize=True)
     assert figures["batch_norm_factor"] == near(1.625)
@@ -211,6 +216,17 @@ def test_every_rejection_by_hand(options: str, threshold: Any, kept: list[list[i
     mask, figures = compute_rollout_rejection_mask(LOG_RATIO, MASK, options, threshold)
     assert mask.tolist() == [*kept, [0, 0, 0]]
     assert figures["rollout_rs_masked_fraction"] == 1 - sum(map(sum, kept)) / 4
+
+
+def test_row_figures_are_of_sums_means_or_maxima() -> None:
+    ends = {}
+    for option in ("seq_sum_k2", "seq_mean_k2", "seq_max_k2"):
+        figures = compute_rollout_rejection_mask(LOG_RATIO, MASK, option, 2.0)[1]
+        ends[option] = figures[f"rollout_rs_{option}_min"], figures[f"rollout_rs_{option}_mean"]
+    one, two = LN2**2 / 2, (2 * LN2) ** 2 / 2  # k2 of the second token; of the second row
+    assert ends["seq_sum_k2"] == near((2 * one, (3 * 2 * one + two) / 4))
+    assert ends["seq_mean_k2"] == near((2 * one / 3, (2 * one + two) / 4))
+    assert ends["seq_max_k2"] == near((one, (3 * one + two) / 4))
 
 
 def test_an_undefined_statistic_is_not_kept() -> None:

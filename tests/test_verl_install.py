@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -367,9 +368,9 @@ def test_lazily_nothing_is_imported_and_modules_are_changed_as_they_come(fake_ve
     assert verl.installed() == METRICS_PLACES[1:]
     module("trainer.ppo.rollout_corr_helper")
     assert verl.waiting() == []
-    spec = trainer.__spec__
-    assert spec.loader is trainer.__loader__
-    assert type(module("utils.debug.metrics").__spec__.loader).__name__ == "SourceFileLoader"
+    home = module("utils.debug.metrics")
+    assert home.__spec__.loader is home.__loader__
+    assert isinstance(home.__loader__, SourceFileLoader)
     verl.uninstall()
     assert trainer.calculate_debug_metrics({}) == {"whose": "verl"}
 
