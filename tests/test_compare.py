@@ -28,8 +28,9 @@ from safetensors.torch import save_file
 
 from numerics.tools import arrays
 from numerics.tools.arrays import ArrayInfo, InputError, list_arrays, read_array, split_reference
-from numerics.tools.compare import Comparison, as_json, as_table, compare, ulp_labels
+from numerics.tools.compare import Comparison, as_json, as_table, compare
 from numerics.tools.compare_cli import compare_command
+from numerics.tools.show import ulp_labels
 
 DATA = Path(__file__).parent / "data" / "rollouts"
 VLLM, HF16, HF32, CT2, TRL = (

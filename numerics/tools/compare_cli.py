@@ -107,7 +107,7 @@ def _list(files: list[str], json_output: bool) -> None:
     from rich.text import Text
 
     from numerics.tools.arrays import list_arrays
-    from numerics.tools.compare import print_whole
+    from numerics.tools.show import print_whole
 
     contents = {file: list_arrays(file) for file in dict.fromkeys(files)}
     if json_output:
