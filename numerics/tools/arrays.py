@@ -31,12 +31,12 @@ __all__ = [
     "well_known",
 ]
 
-Role = Literal["rollout", "trainer", "mask", "lengths"]
+Role = Literal["rollout", "trainer", "mask", "lengths", "token_ids"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WellKnown:
-    """A key (or a pattern of `fnmatch`) that a framework gives to one of the four roles."""
+    """A key (or a pattern of `fnmatch`) that a framework gives to one of the five roles."""
 
     name: str
     role: Role
@@ -78,6 +78,7 @@ WELL_KNOWN: tuple[WellKnown, ...] = (
         token_loss_mask="NeMo-RL",
     ),
     *_known("lengths", response_lengths="slime", rlen="recorded pairs"),
+    *_known("token_ids", responses="verl", completion_ids="TRL", resp_ids="recorded pairs"),
 )
 
 _LABEL: dict[Role, str] = {
@@ -85,6 +86,7 @@ _LABEL: dict[Role, str] = {
     "trainer": "trainer log-probs",
     "mask": "mask",
     "lengths": "lengths",
+    "token_ids": "token ids",
 }
 _SHOWN = 20  #: keys that a message lists at most
 
@@ -203,6 +205,8 @@ def _check_dtype(array: NamedArray, role: Role) -> None:
         usable, wanted = floating, f"log-probs must be floating: {', '.join(FORMATS)}"
     elif role == "lengths":
         usable, wanted = integer, "lengths must be integers, the number of valid tokens of each row"
+    elif role == "token_ids":
+        usable, wanted = integer, "token ids must be integers"
     else:
         usable, wanted = floating or integer or dtype == torch.bool, "a mask must be bool, integer or floating, all 0/1"
     if not usable:
