@@ -208,6 +208,5 @@ def _print_verification(file: str, found: Verification, form: str) -> None:
         level = "notice" if found.holds and found.passed else "error"
         click.echo(annotation(level, "numerics gate: certificate", "\n".join([headline, *found.differences])))
     else:
-        click.echo(
-            "\n".join([headline, *(f"  {d}" for d in found.differences), *(f"  note: {n}" for n in found.notes)])
-        )
+        for line in (headline, *(f"  {d}" for d in found.differences), *(f"  note: {n}" for n in found.notes)):
+            click.echo(line)

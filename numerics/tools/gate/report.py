@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from numerics.tools.gate.tokens import KEPT
 from numerics.tools.gate.verdict import Token, Verdict
 from numerics.tools.show import histogram, print_whole
 
@@ -27,7 +28,7 @@ def show(verdict: Verdict, console: Console) -> None:
         text = Text(f"  hint, {pattern.name}: ", style="yellow").append(pattern.evidence, style="default")
         console.print(text, soft_wrap=True)
     for title, tokens in (("first", verdict.first), ("worst", verdict.worst)):
-        if tokens and not (title == "worst" and set(tokens) == set(verdict.first)):
+        if tokens and not (title == "worst" and len(tokens) < KEPT):  # then they are the first ones again
             console.print()
             console.print(Text(f"{title} tokens", style="bold"))
             print_whole(_table(tokens), console)
