@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from numerics import Verdict
     from numerics.suite.implementation import Implementation
     from numerics.suite.runner import Check, Result
 
@@ -39,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and empty the report file."""
     config.addinivalue_line("markers", "numerics: a check of the numerics suite")
+    config.addinivalue_line("markers", "numerics_gate(allow=0, bits=False, ...): rules for the numerics_gate fixture")
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's, known also where it is not installed")
     config.stash[_RESULTS] = []
     path = config.getoption("--numerics-report")
@@ -87,6 +89,31 @@ class Runnable:
         own = self._option("--numerics-seed")
         given = own if own is not None else self._option("--hypothesis-seed")
         return int(given) if given not in (None, "random") else None
+
+
+@pytest.fixture
+def numerics_gate(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
+    """`numerics.assert_no_mismatch`, with the rules that ``@pytest.mark.numerics_gate(...)`` gives; a call's own win.
+
+    ::
+
+        @pytest.mark.numerics_gate(bits=True)
+        def test_engine_agrees_with_trainer(numerics_gate):
+            numerics_gate(rollout, trainer, mask)
+    """
+    rules: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("numerics_gate"))):  # the closest one last: it wins
+        if marker.args:
+            raise pytest.UsageError(f"numerics_gate takes keywords only, such as allow=0; it got {marker.args!r}")
+        rules.update(marker.kwargs)
+
+    def gate(*tensors: Any, **options: Any) -> Verdict:
+        __tracebackhide__ = True
+        from numerics import assert_no_mismatch
+
+        return assert_no_mismatch(*tensors, **rules | options)
+
+    return gate
 
 
 #: the first check of each (implementation, device): the one that reports a failing smoke call

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["gate_command"]
 
-#: what a certificate says itself, and --verify therefore does not take
-_OF_THE_CERTIFICATE = (
+#: what is asked and declared of two arrays of log-probs: a certificate says it itself
+_SAID = (
     "allow",
     "bits",
     "allow_nonfinite",
-    "strict_dtype",
     "compare_dtype",
+    "strict_dtype",
     "rollout_mode",
     "trainer_mode",
     "bypass",
@@ -38,7 +38,9 @@ _OF_THE_CERTIFICATE = (
 @click.option("--mask", metavar="FILE[:KEY]", help="0/1 array of the same shape; 1 = valid.")
 @click.option("--lengths", metavar="FILE[:KEY]", help="Number of valid tokens of each row, padded on the right.")
 @click.option("--token-ids", metavar="FILE[:KEY]", help="Token ids, named in the report.")
-@click.option("--allow", type=click.IntRange(min=0), default=0, show_default=True, help="Tokens that may differ.")
+@click.option(
+    "--allow", type=click.IntRange(min=0), default=0, show_default=True, help="Tokens (--full: rows) that may differ."
+)
 @click.option("--bits", is_flag=True, help="Count other bits, not other values: +0 and -0 differ, all NaNs are alike.")
 @click.option(
     "--allow-nonfinite",
@@ -65,6 +67,14 @@ _OF_THE_CERTIFICATE = (
 @click.option(
     "--sampling", metavar="KEY=VALUE", multiple=True, help="A sampling parameter for the record (repeatable)."
 )
+@click.option("--full", is_flag=True, help="ROLLOUT and TRAINER are logits [..., V]: compare whole distributions.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="With --full: compare the distributions at this temperature too.",
+)
 @click.option("--certificate", metavar="FILE", type=click.Path(dir_okay=False), help="Write a certificate to FILE.")
 @click.option(
     "--verify", "verify_file", metavar="CERT", help="Recompute the certificate CERT from ROLLOUT and TRAINER."
@@ -75,7 +85,7 @@ _OF_THE_CERTIFICATE = (
     type=click.Choice(["text", "json", "github"]),
     default="text",
     show_default=True,
-    help="github: annotations of a pull request.",
+    help="github: github_lines of a pull request.",
 )
 @click.option("--json", "json_output", is_flag=True, help="The same as --format json.")
 @click.pass_context
@@ -94,18 +104,34 @@ def gate_command(context: click.Context, /, **options: Any) -> None:
       numerics gate dump.npz --mask dump.npz:response_mask
       numerics gate dump.npz:rollout_lp dump.npz:lp__fp32 --lengths dump.npz:rlen --certificate gate.json
       numerics gate --verify gate.json dump.npz:rollout_lp dump.npz:lp__fp32 --lengths dump.npz:rlen
+      numerics gate --full logits.safetensors:rollout logits.safetensors:trainer --temperature 0.7
 
     Exit code: 0 if it passes (or the certificate holds and says so), 1 if not, 2 for bad input.
     """  # noqa: D301  (click wants the control character)
     from numerics.tools.arrays import InputError
 
     options["form"] = "json" if options.pop("json_output") else options["form"]
+    run = _verify if options["verify_file"] else _full if options["full"] else _gate
+    _refuse_others(context, run)
     try:
-        code = _verify(context, options) if options["verify_file"] else _gate(options)
+        code = run(options)
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         code = 2
     context.exit(code)
+
+
+def _refuse_others(context: click.Context, run: Any) -> None:
+    """Options that the chosen form does not take are no silence, but a usage error."""
+    refused = {
+        _verify: ((*_SAID, "full", "temperature", "certificate", "token_ids"), "--verify: the certificate says it"),
+        _full: ((*_SAID[1:], "certificate", "token_ids"), "--full, which compares rows of logits"),
+        _gate: (("temperature",), "log-probs: it belongs to --full"),
+    }
+    names, why = refused[run]
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name.replace('_', '-')} does not go with {why}")
 
 
 def _gate(options: dict[str, Any]) -> int:
@@ -167,13 +193,33 @@ def _sampling(pairs: tuple[str, ...]) -> dict[str, Any]:
     return out
 
 
-def _verify(context: click.Context, options: dict[str, Any]) -> int:
+def _full(options: dict[str, Any]) -> int:
+    from rich.console import Console
+
+    from numerics.tools.gate.files import judge_full
+    from numerics.tools.gate.full import as_json, show
+    from numerics.tools.gate.report import github_lines
+
+    verdict = judge_full(
+        options["rollout"],
+        options["trainer"] or "",
+        mask=options["mask"],
+        lengths=options["lengths"],
+        temperature=options["temperature"],
+        allow_rows=options["allow"],
+    )
+    if options["form"] == "json":
+        click.echo(as_json(verdict))
+    elif options["form"] == "github":
+        click.echo(github_lines(verdict.headline, verdict.reasons))
+    else:
+        show(verdict, Console(file=sys.stdout, highlight=False))
+    return 0 if verdict.passed else 1
+
+
+def _verify(options: dict[str, Any]) -> int:
     from numerics.tools.gate.certificate import verify
 
-    given = [name for name in _OF_THE_CERTIFICATE if _is_given(context, name)]
-    if given or options["certificate"]:
-        named = "--certificate" if not given else "--" + given[0].replace("_", "-")
-        raise click.UsageError(f"{named} does not go with --verify: the certificate says what was asked")
     found = verify(
         options["verify_file"],
         options["rollout"],
@@ -183,10 +229,6 @@ def _verify(context: click.Context, options: dict[str, Any]) -> int:
     )
     _print_verification(options["verify_file"], found, options["form"])
     return 0 if found.holds and found.passed else 1
-
-
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
 def _print_verification(file: str, found: Verification, form: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from numerics.tools.arrays import InputError, NamedArray, read_array
 from numerics.tools.compare_hints import first_place
 
-__all__ = ["Pair", "check_shape", "read_pair"]
+__all__ = ["Pair", "check_shape", "read_pair", "read_valid"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,26 @@ def read_pair(rollout: str, trainer: str, *, mask: str | None = None, lengths: s
     ``rollout.shape[:-1]`` (for one row also ``[1]``), rows padded on the right: ``mask[i, j] = j < lengths[i]``. At
     most one of the two; without either all tokens are valid. `InputError` for whatever cannot be read or does not fit.
     """
-    if mask is not None and lengths is not None:
-        raise InputError("both mask and lengths are given; give the one that marks the response tokens")
+    _one_of(mask, lengths)
     q, p = read_array(rollout, "rollout"), read_array(trainer, "trainer")
     check_shape(p, "trainer", q)
+    selection, counts, valid = read_valid(q, mask=mask, lengths=lengths)
+    return Pair(rollout=q, trainer=p, mask=selection, lengths=counts, valid=valid)
+
+
+def read_valid(
+    like: NamedArray, *, mask: str | None, lengths: str | None
+) -> tuple[NamedArray | None, NamedArray | None, torch.Tensor]:
+    """The mask, the lengths, and the valid places that they say, bool of the shape of ``like``; as in `read_pair`."""
+    _one_of(mask, lengths)
     selection = read_array(mask, "mask") if mask is not None else None
     counts = read_array(lengths, "lengths") if lengths is not None else None
-    return Pair(rollout=q, trainer=p, mask=selection, lengths=counts, valid=_valid(selection, counts, q))
+    return selection, counts, _valid(selection, counts, like)
+
+
+def _one_of(mask: str | None, lengths: str | None) -> None:
+    if mask is not None and lengths is not None:
+        raise InputError("both mask and lengths are given; give the one that marks the response tokens")
 
 
 def check_shape(array: NamedArray, role: str, rollout: NamedArray) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from numerics.tools.arrays import NamedArray, list_arrays, read_array, split_reference, well_known
+from numerics.tools.arrays import InputError, NamedArray, list_arrays, read_array, split_reference, well_known
+from numerics.tools.gate.full import FullVerdict, gate_full
 from numerics.tools.gate.judge import decide, examine
 from numerics.tools.gate.verdict import Declared, Reason, Rules, Verdict
-from numerics.tools.inputs import check_shape, read_pair
+from numerics.tools.inputs import check_shape, read_pair, read_valid
 
-__all__ = ["Judged", "judge_files"]
+__all__ = ["Judged", "judge_files", "judge_full"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +61,31 @@ def judge_files(
         rules=rules,
         declared=declared,
     )
-    if q.key == p.key and Path(q.file).samefile(p.file):
-        shared = Reason(
-            code="shared_storage",
-            message=f"both sides are the array {q.source}, compared with itself; name another KEY for one of them",
-        )
-        part = replace(part, reasons=(*part.reasons, shared))
+    part = replace(part, reasons=(*part.reasons, *_same_array(q, p)))
     return Judged(verdict=decide(part, rules, declared), rollout=q, trainer=p, valid=pair.valid)
+
+
+def _same_array(q: NamedArray, p: NamedArray) -> list[Reason]:
+    if q.key != p.key or not Path(q.file).samefile(p.file):
+        return []
+    what = f"both sides are the array {q.source}, compared with itself; name another KEY for one of them"
+    return [Reason(code="shared_storage", message=what)]
+
+
+def judge_full(
+    rollout: str, trainer: str, *, mask: str | None = None, lengths: str | None = None, **options: Any
+) -> FullVerdict:
+    """`gate_full` of two arrays of logits [..., V], each named as ``FILE:KEY``; mask: [...], lengths: of its rows.
+
+    Both arrays are read whole; beyond them one chunk is in memory. `InputError` for what cannot be read or fit.
+    """
+    for reference, name in ((rollout, "rollout"), (trainer, "trainer")):
+        if split_reference(reference)[1] is None:
+            raise InputError(f"{reference}: logits have no well-known name; give the {name}'s as FILE:KEY")
+    q, p = read_array(rollout, "rollout"), read_array(trainer, "trainer")
+    check_shape(p, "trainer", q)
+    if not q.shape or q.shape[-1] == 0:
+        raise InputError(f"{q.source} has shape {q.shape}; the last axis of logits is the vocabulary")
+    valid = read_valid(replace(q, tensor=q.tensor[..., 0]), mask=mask, lengths=lengths)[-1]
+    verdict = gate_full(q.tensor, p.tensor, valid, **options)
+    return replace(verdict, reasons=(*verdict.reasons, *_same_array(q, p)))

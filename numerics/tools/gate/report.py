@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -11,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from numerics.tools.gate.tokens import KEPT
-from numerics.tools.gate.verdict import Token, Verdict
+from numerics.tools.gate.verdict import Reason, Token, Verdict
 from numerics.tools.show import histogram, print_whole
 
-__all__ = ["SCHEMA", "annotation", "as_github", "as_json", "as_text", "show"]
+__all__ = ["SCHEMA", "annotation", "as_github", "as_json", "as_text", "github_lines", "show"]
 
 SCHEMA = "numerics.gate/1"
 
@@ -67,11 +69,16 @@ def as_json(verdict: Verdict) -> str:
 
 def as_github(verdict: Verdict) -> str:
     """Workflow commands: an annotation for every reason, or a notice that the gate passed."""
-    title = "numerics gate"
-    if verdict.passed:
-        return annotation("notice", title, verdict.headline)
     hints = "".join(f"\nhint, {p.name}: {p.evidence}" for p in verdict.patterns)
-    return "\n".join(annotation("error", f"{title}: {r.code}", r.message + hints) for r in verdict.reasons)
+    return github_lines(verdict.headline, [replace(r, message=r.message + hints) for r in verdict.reasons])
+
+
+def github_lines(headline: str, reasons: Sequence[Reason]) -> str:
+    """An error for every reason, or the headline as a notice where there is none."""
+    title = "numerics gate"
+    if not reasons:
+        return annotation("notice", title, headline)
+    return "\n".join(annotation("error", f"{title}: {r.code}", r.message) for r in reasons)
 
 
 def annotation(level: str, title: str, message: str) -> str:
