@@ -555,3 +555,18 @@ def test_implementation_provides():
     assert {"temperature", "mask", "top_k", "min_p"} <= lp(anything).provides
     assert lp(good).name == "good"
     assert lp(torch.nn.Identity()).name == "Identity"
+
+
+@pytest.mark.parametrize("method", ["__init__", "update", "merge", "compute"])
+def test_a_state_that_raises_is_a_finding(method):
+    def broken(self, *arguments):
+        raise ArithmeticError("out of digits")
+
+    state = type("Broken", (numerics.MismatchState,), {method: broken})
+    implementation = Implementation(
+        numerics.mismatch, contract="mismatch", capabilities=frozenset({"exact_merge"}), state=state
+    )
+    (check,) = checks_for([implementation], only=["MM-26"], dtypes=["float32"])
+    result = check.run(max_examples=3, seed=0)
+    assert result.status == "failed"
+    assert "ArithmeticError: out of digits" in (result.worst.error or "")

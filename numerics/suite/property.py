@@ -1,14 +1,15 @@
 """Properties: numbered rules that return measurements, and the context they are given.
 
 A property is a plain function of ``(case, ctx)``. It holds no dtype, device, tolerance, pytest or ``given``. It asks
-``ctx``: `Context.call` runs the implementation on a case, `Context.exact` gives the exact answer. What it returns, the
-runner judges.
+``ctx``: `Context.call` runs the implementation on a case, `Context.state` makes its mergeable state, `Context.exact`
+gives the exact answer. What it returns, the runner judges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from numerics.formats import FORMATS
 from numerics.suite.contracts import Outcome, Raised, call
 from numerics.suite.implementation import Algorithm, Implementation
 from numerics.suite.measure import Measurement
+from numerics.suite.states import StateUnderTest
 
 __all__ = ["Context", "Domain", "NotProvided", "Property", "refuses", "rule"]
 
@@ -60,6 +62,12 @@ class Context:
     def call(self, case: Any) -> Outcome:
         """The implementation's answer on fresh tensors of ``case``."""
         return call(self.implementation, case, self.device)
+
+    def state(self, **options: Any) -> StateUnderTest:
+        """An empty state of the implementation."""
+        make = self.implementation.state
+        assert make is not None, "the property must require 'state'"
+        return StateUnderTest(partial(make, **options), self.device)
 
     def refuses(self, case: Any) -> bool:
         """Whether the implementation raises on ``case``."""

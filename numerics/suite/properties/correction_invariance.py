@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from numerics.strategies.cases import PairCase, PairRow
 from numerics.strategies.pairs import MASK_PATTERNS, PAIR_KINDS
-from numerics.suite.contracts import Outcome
 from numerics.suite.measure import Measurement, holds, same
 from numerics.suite.oracle_correction import COUNTS, FIGURES
 from numerics.suite.properties.correction_fields import (
@@ -26,6 +23,7 @@ from numerics.suite.properties.correction_fields import (
 )
 from numerics.suite.properties.fields import count_measurement, near, no_promise, number, same_fields
 from numerics.suite.property import Context, Property, rule
+from numerics.suite.states import StateUnderTest
 
 __all__ = ["RULES"]
 
@@ -121,19 +119,8 @@ def replicated(case: PairCase, ctx: Context) -> list[Measurement]:
     ]
 
 
-def _make(ctx: Context, case: PairCase) -> Any:
-    make = ctx.implementation.state
-    assert make is not None
-    return make(**{k: v for k, v in case.option.items() if k not in ("normalize", "differentiable")})
-
-
-def _update(state: Any, case: PairCase, ctx: Context) -> Any:
-    tensors = case.tensors(ctx.device)
-    return state.update(tensors["rollout"], tensors["trainer"], tensors["mask"])
-
-
-def _fields(state: Any) -> Outcome:
-    return Outcome(fields=dataclasses.asdict(state.compute()))
+def _make(ctx: Context, case: PairCase) -> StateUnderTest:
+    return ctx.state(**{k: v for k, v in case.option.items() if k not in ("normalize", "differentiable")})
 
 
 @_rule(
@@ -147,12 +134,12 @@ def merge(case: PairCase, ctx: Context) -> list[Measurement]:
     """Shares and means over micro-batches and ranks are those of all units."""
     merged = _make(ctx, case)
     for i in reversed(range(case.size)):
-        part = _update(_make(ctx, case).merge(_make(ctx, case)), case.only(i), ctx)
+        part = _make(ctx, case).merge(_make(ctx, case)).update(case.only(i))
         merged = part.merge(merged)
-    whole = _update(_make(ctx, case), case, ctx)
+    whole = _make(ctx, case).update(case)
     outcome = ctx.call(case)
     right = judged(outcome, case, ctx, merges=2 * case.size)
-    got = _fields(merged)
+    got = merged.outcome()
     names = [n for n in FIGURES if not no_promise(n, right.allowed[n]) or not math.isfinite(float(right.figures[n]))]
     if right.open_units:  # the parts may decide otherwise than the whole
         names = [n for n in names if not n.startswith("kept") and "truncated" not in n]
@@ -166,7 +153,7 @@ def merge(case: PairCase, ctx: Context) -> list[Measurement]:
         ),
     ]
     if "exact_merge" in ctx.implementation.provides:
-        out.append(same_fields(got, _fields(whole), (*COUNTS, *FIGURES), note=", same bits"))
+        out.append(same_fields(got, whole.outcome(), (*COUNTS, *FIGURES), note=", same bits"))
     return out
 
 

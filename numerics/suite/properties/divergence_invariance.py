@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -210,15 +209,6 @@ def replicated(case: PairCase, ctx: Context) -> list[Measurement]:
     ]
 
 
-def _update(state: Any, case: PairCase, ctx: Context) -> Any:
-    tensors = case.tensors(ctx.device)
-    return state.update(tensors["rollout"], tensors["trainer"], tensors["mask"])
-
-
-def _fields(state: Any) -> Outcome:
-    return Outcome(fields=dataclasses.asdict(state.compute()))
-
-
 @_rule(
     "DV-29",
     statement="merge of any partition of the rows = the whole; merging an empty state changes no bit",
@@ -228,23 +218,22 @@ def _fields(state: Any) -> Outcome:
 )
 def merge(case: PairCase, ctx: Context) -> list[Measurement]:
     """Micro-batches and ranks: no mean of means, no averaged maximum, no NaN lost by order."""
-    make = ctx.implementation.state
-    assert make is not None
+    make = ctx.state
     merged, backwards = make(), make()
     parts = [case.only(i) for i in range(case.size)]
     for part in parts:
-        merged = merged.merge(_update(make().merge(make()), part, ctx)).merge(make())
+        merged = merged.merge(make().merge(make()).update(part)).merge(make())
     for part in reversed(parts):
-        backwards = _update(make(), part, ctx).merge(backwards)
-    whole = _update(make(), case, ctx)
+        backwards = make().update(part).merge(backwards)
+    whole = make().update(case)
     exact = ctx.exact(case)
     exactly = (*COUNTS, *ORDER_FREE)
     out: list[Measurement] = []
     for state in (merged, backwards):
-        out.append(same_fields(_fields(state), _fields(whole), exactly))
-        out.append(exact_figures(_fields(state), exact, FIGURES, ctx, merges=2 * len(parts)))
-    empty = _update(make(), case, ctx).merge(make()).compute()
-    out.append(holds(repr(empty) == repr(whole.compute()), label="merging an empty state changes no bit", rows=[-1]))
+        out.append(same_fields(state.outcome(), whole.outcome(), exactly))
+        out.append(exact_figures(state.outcome(), exact, FIGURES, ctx, merges=2 * len(parts)))
+    empty = make().update(case).merge(make()).outcome()
+    out.append(holds(repr(empty) == repr(whole.outcome()), label="merging an empty state changes no bit", rows=[-1]))
     return out
 
 
@@ -259,13 +248,12 @@ def merge(case: PairCase, ctx: Context) -> list[Measurement]:
 )
 def merge_bits(case: PairCase, ctx: Context) -> list[Measurement]:
     """Sums that do not round make merging associative and commutative, bit for bit."""
-    make = ctx.implementation.state
-    assert make is not None
-    whole = _update(make(), case, ctx)
-    parts = [_update(make(), case.only(i), ctx) for i in range(case.size)]
+    make = ctx.state
+    whole = make().update(case)
+    parts = [make().update(case.only(i)) for i in range(case.size)]
     while len(parts) > 1:  # as a tree, from the end
         parts = [parts[-1].merge(parts[0]), *parts[1:-1]]
-    return [same_fields(_fields(parts[0] if parts else make()), _fields(whole), (*COUNTS, *FIGURES))]
+    return [same_fields((parts[0] if parts else make()).outcome(), whole.outcome(), (*COUNTS, *FIGURES))]
 
 
 def _permuted(rows: tuple[PairRow, ...], number: int) -> list[PairRow]:
@@ -286,15 +274,14 @@ def _permuted(rows: tuple[PairRow, ...], number: int) -> list[PairRow]:
 )
 def merge_tokens(case: PairCase, ctx: Context) -> list[Measurement]:
     """Token figures may be split inside rows too, as context parallelism does."""
-    make = ctx.implementation.state
-    assert make is not None
-    names = [n for n in TOKEN_FIGURES if n in dataclasses.asdict(make().compute())]
+    make = ctx.state
+    names = [n for n in TOKEN_FIGURES if n in make().outcome().fields]
     if not names:
         raise NotProvided("its state computes no token figure")
     state = make()
     for q, p in case.tokens:
-        state = state.merge(_update(make(), case.replace(rows=(PairRow((q,), (p,), (True,)),)), ctx))
-    return [exact_figures(_fields(state), ctx.exact(case), names, ctx, merges=len(case.tokens))]
+        state = state.merge(make().update(case.replace(rows=(PairRow((q,), (p,), (True,)),))))
+    return [exact_figures(state.outcome(), ctx.exact(case), names, ctx, merges=len(case.tokens))]
 
 
 @_rule("DV-32", statement="bits(q), bits(p), bits(mask) unchanged by the call", cases=cases)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import Any
 
 from numerics.formats import FORMATS
 from numerics.strategies.cases import PairCase, PairRow
 from numerics.strategies.pairs import MASK_PATTERNS, PAIR_KINDS
 from numerics.suite import special
-from numerics.suite.contracts import Outcome
 from numerics.suite.measure import Measurement, holds, same
 from numerics.suite.oracle_pairs import COUNTS, FIGURES
 from numerics.suite.properties.fields import (
@@ -186,18 +184,17 @@ def merge(case: PairCase, ctx: Context) -> list[Measurement]:
 
     Real: means of means (TRL, SkyRL, ms-swift), averaged maxima (TRL), averaged deviations (verl).
     """
-    make = ctx.implementation.state
-    assert make is not None
+    make = ctx.state
     merged, backwards = make(), make()
     parts = [case.only(i) for i in range(case.size)]
     for part in parts:
-        merged = merged.merge(_update(make().merge(make()), part, ctx)).merge(make())
+        merged = merged.merge(make().merge(make()).update(part)).merge(make())
     for part in reversed(parts):
-        backwards = _update(make(), part, ctx).merge(backwards)
-    whole = _update(make(), case, ctx)
+        backwards = make().update(part).merge(backwards)
+    whole = make().update(case)
     exact = ctx.exact(case)
     names = [n for n in FIGURES if n not in ORDER_FREE]
-    results = [Outcome(fields=dataclasses.asdict(s.compute())) for s in (merged, backwards, whole)]
+    results = [s.outcome() for s in (merged, backwards, whole)]
     out: list[Measurement] = []
     for result in results[:2]:
         exactly = (*COUNTS, *ORDER_FREE)
@@ -212,8 +209,8 @@ def merge(case: PairCase, ctx: Context) -> list[Measurement]:
         )
         out.append(figure_measurement(result, exact, names, ctx, merges=2 * len(parts)))
         out.append(holds(histogram_of(result) == exact.histogram, label="ulp_histogram", rows=[-1]))
-    empty = _update(make(), case, ctx).merge(make()).compute()
-    out.append(holds(repr(empty) == repr(whole.compute()), label="merging an empty state changes no bit", rows=[-1]))
+    empty = make().update(case).merge(make()).outcome()
+    out.append(holds(repr(empty) == repr(whole.outcome()), label="merging an empty state changes no bit", rows=[-1]))
     return out
 
 
@@ -226,21 +223,15 @@ def merge(case: PairCase, ctx: Context) -> list[Measurement]:
 )
 def merge_bits(case: PairCase, ctx: Context) -> list[Measurement]:
     """Sums that do not round make merging associative and commutative, bit for bit, for means and correlations too."""
-    make = ctx.implementation.state
-    assert make is not None
-    whole = _update(make(), case, ctx)
+    make = ctx.state
+    whole = make().update(case)
     parts = [make()]
     for q, p in case.tokens:
-        parts.append(_update(make(), case.replace(rows=(PairRow((q,), (p,), (True,)),)), ctx))
+        parts.append(make().update(case.replace(rows=(PairRow((q,), (p,), (True,)),))))
     while len(parts) > 1:  # as a tree, the last first
         parts = [parts[-1].merge(parts[0]), *parts[1:-1]]
-    got, want = (Outcome(fields=dataclasses.asdict(s.compute())) for s in (parts[0], whole))
+    got, want = (s.outcome() for s in (parts[0], whole))
     return [same_fields(got, want, (*COUNTS, *FIGURES))]
-
-
-def _update(state: Any, case: PairCase, ctx: Context) -> Any:
-    tensors = case.tensors(ctx.device)
-    return state.update(tensors["rollout"], tensors["trainer"], tensors["mask"])
 
 
 @_rule("MM-19", statement="batch + batch: counts double, max, mean, Pearson stay", cases=cases, special=finite_specials)
