@@ -22,13 +22,15 @@ wait = datetime.timedelta(seconds=float(sys.argv[4]))
 dist.init_process_group("gloo", init_method=f"file://{{store}}", rank=rank, world_size=world, timeout=wait)
 q, p, mask = batch(5, rows=7)
 """
+#: a rank that leaves while another still talks to it makes that one abort
+_END = "\ndist.barrier()\ndist.destroy_process_group()\n"
 #: uneven; rank 2 has no row
 _SHARDS = "mine = [slice(0, 4), slice(4, 5), slice(0, 0), slice(5, 7)][rank]\n"
 
 
 def run(body: str, tmp_path: Path, world: int, *, wait: float = 60.0) -> list[tuple[int, str, str]]:
     """(exit status, output, errors) of every rank."""
-    text = _START.format(here=str(HERE)) + body
+    text = _START.format(here=str(HERE)) + body + _END
     command = [sys.executable, "-W", "ignore", "-c", text]
     ranks = [
         subprocess.Popen(

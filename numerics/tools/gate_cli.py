@@ -166,7 +166,8 @@ def _gate(options: dict[str, Any]) -> int:
         try:
             Path(options["certificate"]).write_text(certify(judged), encoding="utf-8")
         except OSError as error:
-            raise click.FileError(options["certificate"], error.strerror) from error
+            what = f"{options['certificate']} cannot be written: {error.strerror}"
+            raise click.BadParameter(what, param_hint="--certificate") from error
     verdict = judged.verdict
     if options["form"] == "json":
         click.echo(as_json(verdict))

@@ -19,6 +19,8 @@ def patterns(
     rollout: torch.Tensor, trainer: torch.Tensor, valid: torch.Tensor, rules: Rules, declared: Declared
 ) -> Iterator[Pattern]:
     """What is seen in a batch in which valid tokens differ. Tensors of one shape, the last axis along a row."""
+    if not valid.any():
+        return
     q, p = (
         widen(narrow(x.detach(), rules.compare_dtype)).reshape(-1, x.shape[-1] if x.ndim else 1)
         for x in (rollout, trainer)
@@ -60,6 +62,7 @@ def _grid(q: torch.Tensor, p: torch.Tensor) -> Iterator[Pattern]:
                     evidence=f"all {number} values of the {side} other than 0 are {name} values; {others} of "
                     f"{all_others} of the {other} are not",
                 )
+                return  # values of the coarser format may be ones of the finer too
 
 
 def _shifted(q: torch.Tensor, p: torch.Tensor, valid: torch.Tensor) -> Iterator[Pattern]:
