@@ -1,4 +1,4 @@
-"""The ``numerics`` command: list, check, explain, compare, gate, keys, faults.
+"""The ``numerics`` command: list, check, explain, compare, gate, guard, keys, faults.
 
 Exit codes: 0 good, 1 found something, 2 bad input. Results go to standard output, progress to standard error, colour
 only to a terminal.
@@ -21,6 +21,7 @@ from rich.table import Table
 from numerics import __version__
 from numerics.tools.compare_cli import compare_command
 from numerics.tools.gate_cli import gate_command
+from numerics.tools.guard_cli import guard_command
 
 __all__ = ["main"]
 
@@ -36,6 +37,7 @@ def main() -> None:
 
 main.add_command(compare_command)
 main.add_command(gate_command)
+main.add_command(guard_command)
 
 
 def _progress(total: int | None = None) -> Callable[[str], None]:

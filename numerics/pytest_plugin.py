@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numerics import Verdict
     from numerics.suite.implementation import Implementation
     from numerics.suite.runner import Check, Result
+    from numerics.tools.guard import Report
 
 __all__ = ["Runnable", "parametrize_with_checks", "runnable_checks"]
 
@@ -32,6 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--numerics-max-examples", type=int, metavar="N", help="examples per check (default: the Hypothesis profile's)"
     )
+    group.addoption(
+        "--numerics-guard-record", action="store_true", help="record what numerics_guard checks, instead of checking it"
+    )
+    group.addoption("--numerics-guard-reason", metavar="TEXT", help="why guards that exist are recorded again")
     group.addoption(
         "--numerics-seed", type=int, metavar="S", help="one seed for all checks (default: --hypothesis-seed)"
     )
@@ -114,6 +119,43 @@ def numerics_gate(request: pytest.FixtureRequest) -> Callable[..., Verdict]:
         return assert_no_mismatch(*tensors, **rules | options)
 
     return gate
+
+
+@pytest.fixture
+def numerics_guard(request: pytest.FixtureRequest) -> Callable[..., list[Report]]:
+    """Compare an implementation with its guard file, ``guards/NAME.json`` beside the test file.
+
+    Called with what ``numerics guard record`` takes, ``"pkg.mod:obj"`` or a built-in's name; contract: where that is a
+    plain callable; name: of the file, by default the contract's; strict: an unrecorded key fails. Other bits fail with
+    the whole report. ``--numerics-guard-record`` records instead, with ``--numerics-guard-reason TEXT`` if the file
+    exists.
+
+    ::
+
+        def test_the_bits_are_those_we_know(numerics_guard):
+            numerics_guard("mypkg.kernels:token_logprobs", contract="token_logprobs")
+    """
+    config = request.config
+
+    def guard(
+        spec: str, *, contract: str | None = None, name: str | None = None, device: str = "cpu", strict: bool = False
+    ) -> list[Report]:
+        __tracebackhide__ = True
+        from numerics.suite.implementation import resolve
+        from numerics.tools import guard as guards
+        from numerics.tools.guard.report import as_text
+
+        (implementation,) = resolve(spec, contract=contract)
+        file = str(request.path.parent / "guards" / f"{name or implementation.contract}.json")
+        if config.getoption("--numerics-guard-record"):
+            reason = config.getoption("--numerics-guard-reason")
+            guards.record(implementation, file, spec=spec, device=device, reason=reason)
+        reports = guards.check(guards.read(file), implementation, device=device)
+        if not all(report.ok and not (strict and report.status == "not recorded") for report in reports):
+            pytest.fail(as_text(file, reports), pytrace=False)
+        return reports
+
+    return guard
 
 
 #: the first check of each (implementation, device): the one that reports a failing smoke call

@@ -25,7 +25,7 @@ from numerics.suite.properties import PROPERTIES
 from numerics.suite.runner import STATUSES, Check
 
 THIRD_PARTY = Path(__file__).parent / "third_party"
-COMMANDS = ("list", "check", "explain", "compare", "gate", "keys", "faults")
+COMMANDS = ("list", "check", "explain", "compare", "gate", "guard", "keys", "faults")
 WRONG = ("numerics.suite.faults.logprobs:no_max_shift", "--contract", "token_logprobs")
 
 

@@ -72,7 +72,9 @@ FRONT = (
         (r"numerics\.reference(\..*)?", (*UPSTAIRS, "numerics.pytest_plugin", "hypothesis", "pytest")),
         (r"numerics\.strategies(\..*)?", ("numerics.suite", *FRONT)),
         (r"numerics\.suite(\..*)?", (*FRONT, "rich")),
-        (r"numerics\.tools(\..*)?", ("numerics.suite", "numerics.strategies", "hypothesis", "pytest")),
+        (r"numerics\.tools(?!\.guard)(\..*)?", ("numerics.suite", "numerics.strategies", "hypothesis", "pytest")),
+        # it measures by the suite's rules
+        (r"numerics\.tools\.guard.*", ("hypothesis", "pytest", "numerics.suite.faults")),
         (r"numerics\.integrations(\..*)?", ("numerics.suite.runner", "numerics.tools", "hypothesis", "pytest")),
         # the judge shares no arithmetic with what it judges
         (r"numerics\.suite\.oracle.*|numerics\.suite\.bounds", ("torch", "numerics.reference", "numerics.functional")),

@@ -20,7 +20,7 @@ import torch
 
 from numerics.formats import FORMATS
 
-__all__ = ["LAYOUTS", "Case", "Logits", "LogitsCase", "PairCase", "PairRow", "Tail", "UlpCase"]
+__all__ = ["LAYOUTS", "Case", "Logits", "LogitsCase", "Mixed", "PairCase", "PairRow", "Tail", "UlpCase"]
 
 Array = npt.NDArray[np.float64]
 
@@ -46,6 +46,31 @@ class Tail:
     seed: int = 0
     low: float = -8.0
     high: float = 0.0
+
+    def values(self) -> Array:
+        """The columns before they are rounded, [count]."""
+        return np.random.Generator(np.random.Philox(self.seed)).uniform(self.low, self.high, self.count)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """``count`` further columns, the same with every version of everything: SplitMix64 of ``seed``, in integers.
+
+    The top 20 bits u of the i-th output give -16 + u / 2^16; rounded to the dtype.
+    """
+
+    count: int
+    seed: int = 0
+
+    def values(self) -> Array:
+        """The columns before they are rounded, [count]: multiples of 2^-16 in [-16, 0)."""
+        with np.errstate(over="ignore"):
+            x = np.uint64(self.seed) + np.arange(1, self.count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            x = x ^ (x >> np.uint64(31))
+        out: Array = (x >> np.uint64(44)).astype(np.float64) / 65536.0 - 16.0
+        return out
 
 
 class Case:
@@ -78,7 +103,7 @@ class LogitsCase(Case):
     mask: str = "absent"
     layout: str = "contiguous"
     cuts: tuple[tuple[str, Any], ...] = ()
-    tail: Tail | None = None
+    tail: Tail | Mixed | None = None
     pair: bool = False
     backward: bool = False
 
@@ -162,9 +187,7 @@ def _values(case: LogitsCase) -> Array:
     head = np.array([row.values for row in rows], dtype=np.float64).reshape(case.size, width)
     if case.tail is None:
         return head
-    generator = np.random.Generator(np.random.Philox(case.tail.seed))
-    drawn = generator.uniform(case.tail.low, case.tail.high, case.tail.count)
-    rounded = torch.from_numpy(drawn).to(FORMATS[case.dtype].dtype).to(torch.float64).numpy()
+    rounded = torch.from_numpy(case.tail.values()).to(FORMATS[case.dtype].dtype).to(torch.float64).numpy()
     wide = np.broadcast_to(rounded, (case.size, case.tail.count))
     return np.ascontiguousarray(np.concatenate([head, wide], axis=1))  # concatenate may choose column order
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -35,6 +35,8 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "overflow_safe": "finite logits never give NaN or +inf, even where logits / temperature overflows",
         "per_token_temperature": "temperature may be a tensor of the shape of token_ids",
         "nonfinite_gradients": "a -inf log-prob gives gradient 0 in its whole row, a NaN one NaN in its own row only",
+        "portable_bits": "the same call gives the same bits on every device, instruction set, number of threads and "
+        "version of torch",
         "run_to_run": "the same call gives the same bits",
         "zero_times_inf": "an entropy is finite when some logits are -inf",
         "checks_arguments": "a temperature that is not finite and positive, a mask that is not 0/1, shapes, dtypes "
@@ -86,6 +88,8 @@ class Implementation:
     pair:          the (raw, processed) form of a token_logprobs implementation.
     state:         makes an empty mergeable state of an implementation that returns figures.
     expected_failures: property id -> reason (with an address). Strict: such a property passing is an error.
+    variants:      name -> the same kernel with one choice made otherwise (lanes, order, exponential, ...). The
+                   regression guard names a change by the variant that gives the recorded bits again.
     """
 
     fn: Callable[..., Any]
@@ -99,6 +103,7 @@ class Implementation:
     pair: Callable[..., Any] | None = None
     state: Callable[..., Any] | None = None
     expected_failures: Mapping[str, str] = field(default_factory=dict)
+    variants: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -110,6 +115,10 @@ class Implementation:
             _choose("capability", name, CAPABILITIES)
         for name in self.dtypes:
             _choose("dtype", name, FORMATS)
+
+    def with_function(self, fn: Callable[..., Any]) -> Implementation:
+        """The same declarations for another function."""
+        return replace(self, fn=fn, variants={})
 
     @property
     def provides(self) -> frozenset[str]:

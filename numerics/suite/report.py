@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from numerics.formats import FORMATS
-from numerics.strategies.cases import LogitsCase, PairCase, UlpCase
+from numerics.strategies.cases import LogitsCase, PairCase, Tail, UlpCase
 from numerics.suite.contracts import CONTRACTS
 from numerics.suite.measure import mp
 from numerics.suite.runner import EDGES, STATUSES, Finding, Result
@@ -155,7 +155,7 @@ def reproduction(result: Result, found: Finding) -> str:
 
 def _tensor_lines(case: LogitsCase | PairCase | UlpCase) -> list[str]:
     lines = []
-    if isinstance(case, LogitsCase) and case.width > 64 and case.tail is not None:
+    if isinstance(case, LogitsCase) and case.width > 64 and isinstance(case.tail, Tail):
         tail = case.tail
         head = [list(row.values) for row in case.rows]
         lines.append("import numpy as np")
