@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numerics.tools.guard.check import Change, Report
+from numerics.tools.guard.checking import Change, Report
 from numerics.tools.show import plain
 
 __all__ = ["SCHEMA", "as_json", "as_text"]

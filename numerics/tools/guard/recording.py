@@ -8,7 +8,7 @@ from pathlib import Path
 from numerics import __version__
 from numerics.suite.implementation import Implementation
 from numerics.tools.arrays import InputError
-from numerics.tools.guard.check import Progress, observations
+from numerics.tools.guard.checking import Progress, observations
 from numerics.tools.guard.files import Guard, read, write
 
 __all__ = ["record"]
