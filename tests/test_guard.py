@@ -328,7 +328,7 @@ DIGESTS = {
     "mismatch": "23de24d9b7a8e8a7",
     "divergence": "7596a5894a64b6d2",
     "correction": "be26e23081fd0632",
-    "full_divergence": "25cbec5bfe5b91da",
+    "full_divergence": "1ced644abe7ea4f6",
     "ulp_distance": "27b8244ac8bc6464",
 }
 

@@ -35,6 +35,7 @@ _rule = partial(rule, RULES, contract="correction")
     "CR-20",
     statement="weights, kept, figures independent of what stands at masked places, bit for bit",
     cases=partial(cases, patterns=[p for p in MASK_PATTERNS if p != "all"]),
+    special=lambda d: [c for c in specials(d) if not all(valid for row in c.rows for valid in row.valid)],
 )
 def masked_content(case: PairCase, ctx: Context) -> list[Measurement]:
     """Masks select, they never multiply (NeMo-RL, ROLL, OpenRLHF, slime: NaN or inf times 0)."""

@@ -58,6 +58,12 @@ def _specials(domain: Domain) -> list[FullCase]:
     return [*found, FullCase((FullRow((0.0, 1.0), (1.0, 0.0)), masked), d, d), FullCase((masked,), d, d)]
 
 
+def _beside_nan(domain: Domain) -> FullCase:
+    """A row that is no distribution, between two that are."""
+    rows = ((0.0, 1.0), (1.0, 0.0)), ((0.0, math.nan), (0.0, 1.0)), ((0.0, 0.5), (0.0, 0.0))
+    return _case(*rows, dtype=domain.dtype)
+
+
 def _rows(outcome: Outcome, case: FullCase, name: str) -> np.ndarray[Any, Any]:
     """A figure of every valid row."""
     rows = outcome.fields.get("rows")
@@ -96,7 +102,7 @@ def row_figures(case: FullCase, ctx: Context) -> list[Measurement]:
     "FV-02",
     statement="counts exact; |mean, max over rows - exact| <= bound",
     cases=partial(_cases, kinds=_EVERY),
-    special=_specials,
+    special=lambda d: [*_specials(d), _beside_nan(d)],
 )
 def summary(case: FullCase, ctx: Context) -> list[Measurement]:
     """Means weigh by valid rows; the maximum takes NaN; bit-equal rows and one arg-max are counted."""
