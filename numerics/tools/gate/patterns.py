@@ -129,6 +129,6 @@ def _proportional(q: torch.Tensor, p: torch.Tensor) -> Iterator[Pattern]:
     if before > 0 and after < before / 2:
         yield Pattern(
             name="proportional",
-            evidence=f"trainer = {a:.4g} rollout leaves {after / before:.1%} of the squared differences: another "
+            evidence=f"trainer = {a:.7g} rollout leaves {after / before:.1%} of the squared differences: another "
             "temperature, or raw on one side and processed on the other?",
         )
