@@ -365,6 +365,7 @@ def test_every_code_is_met_and_has_a_message_of_its_own() -> None:
         ({"alow": 1}, "alow"),
         ({"mask": Q + 5}, "mask holds 4.5"),
         ({"token_ids": torch.zeros(3, dtype=torch.int64)}, "token_ids has shape"),
+        ({"token_ids": Q}, r"token_ids has dtype torch\.float32"),
     ],
 )
 def test_bad_input(rules: dict[str, Any], message: str) -> None:
@@ -431,6 +432,13 @@ def test_the_distance_of_float64_values_is_whole() -> None:
     one = numerics.formats.FORMATS["float64"]
     assert far == 2 * one.ordinal(1e300)
     assert far > 2**63
+
+
+def test_a_single_number_is_a_row() -> None:
+    (token,) = judge(torch.tensor(-0.5), torch.tensor(-0.75)).first
+    assert (token.row, token.position) == ((), 0)
+    grad = Q.clone().requires_grad_()
+    assert judge(grad, Q.clone()).passed
 
 
 # --- patterns -----------------------------------------------------------------------------------------------

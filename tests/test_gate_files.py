@@ -56,14 +56,20 @@ def dump(tmp_path: Path) -> Callable[..., str]:
 def test_a_replay_passes_and_a_recomputation_does_not() -> None:
     passed, failed = gate(*REPLAY), gate(*RECOMPUTED)
     assert (passed.exit_code, failed.exit_code) == (0, 1)
-    assert passed.stdout == "numerics gate: PASSED: 0 of 128 tokens differ, 0 allowed\n"
-    assert failed.stdout.startswith("numerics gate: FAILED: 128 of 128 tokens differ, 0 allowed\n  mismatch: ")
+    assert passed.stdout == (
+        f"rollout  {REPLAY[0]}   float32 [4, 32]\n"
+        f"trainer  {REPLAY[1]}   float32 [4, 32]\n"
+        "numerics gate: PASSED: 0 of 128 tokens differ, 0 allowed\n"
+    )
+    assert "numerics gate: FAILED: 128 of 128 tokens differ, 0 allowed\n  mismatch: " in failed.stdout
     assert gate(*RECOMPUTED, "--allow", "128").exit_code == 0
     assert gate(*RECOMPUTED, "--allow", "127").exit_code == 1
 
 
 def test_without_a_trainer_it_is_found_or_a_bypass(dump: Callable[..., str]) -> None:
-    assert gate(dump(rollout_log_probs=Q, old_log_probs=Q)).exit_code == 0
+    found = gate(dump(rollout_log_probs=Q, old_log_probs=Q))
+    assert found.exit_code == 0
+    assert "dump.npz:old_log_probs   float32 [2, 3]   found by name (verl)" in found.stdout
     absent = gate(dump(rollout_log_probs=Q, response_mask=np.ones_like(Q)))
     assert absent.exit_code == 1
     assert "bypass: there are no trainer log-probs" in absent.stdout
@@ -122,6 +128,7 @@ def test_token_ids_are_named(dump: Callable[..., str]) -> None:
 
 def test_formats() -> None:
     record = json.loads(gate(*RECOMPUTED, "--format", "json").stdout)
+    assert record["inputs"]["trainer"]["source"] == RECOMPUTED[1]
     assert (record["schema"], record["passed"], record["count"]) == ("numerics.gate/1", False, 128)
     assert gate(*RECOMPUTED, "--json").stdout == gate(*RECOMPUTED, "--format", "json").stdout
     assert gate(*RECOMPUTED, "--format", "github").stdout.startswith("::error title=numerics gate%3A mismatch::128 of")
@@ -141,6 +148,7 @@ def test_formats() -> None:
         ([*REPLAY, "--certificate", "/nowhere/x.json"], "/nowhere/x.json"),
         ([*REPLAY, "--full"], "one length for each row"),
         ([*REPLAY, "--full", "--bits"], "--bits does not go with --full"),
+        ([REPLAY[0], "--full"], "whole distributions need both sides"),
         ([HF16, HF16, "--full"], "logits have no well-known name; give the rollout's as FILE:KEY"),
         ([*REPLAY, "--verify", "missing.json"], "missing.json cannot be read"),
         ([*REPLAY, "--verify", "missing.json", "--allow", "1"], "--allow does not go with --verify"),

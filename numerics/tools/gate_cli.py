@@ -121,6 +121,13 @@ def gate_command(context: click.Context, /, **options: Any) -> None:
     context.exit(code)
 
 
+def _working() -> Any:
+    """A spinner on standard error while something is computed; nothing where that is no terminal."""
+    from rich.console import Console
+
+    return Console(stderr=True).status("comparing")
+
+
 def _refuse_others(context: click.Context, run: Any) -> None:
     """Options that the chosen form does not take are no silence, but a usage error."""
     refused = {
@@ -153,15 +160,16 @@ def _gate(options: dict[str, Any]) -> int:
         sampling=_sampling(options["sampling"]),
         **{name: options[name] for name in sides},
     )
-    judged = judge_files(
-        options["rollout"],
-        options["trainer"],
-        mask=options["mask"],
-        lengths=options["lengths"],
-        token_ids=options["token_ids"],
-        rules=rules,
-        declared=declared,
-    )
+    with _working():
+        judged = judge_files(
+            options["rollout"],
+            options["trainer"],
+            mask=options["mask"],
+            lengths=options["lengths"],
+            token_ids=options["token_ids"],
+            rules=rules,
+            declared=declared,
+        )
     if options["certificate"]:
         try:
             Path(options["certificate"]).write_text(certify(judged), encoding="utf-8")
@@ -170,10 +178,14 @@ def _gate(options: dict[str, Any]) -> int:
             raise click.BadParameter(what, param_hint="--certificate") from error
     verdict = judged.verdict
     if options["form"] == "json":
-        click.echo(as_json(verdict))
+        click.echo(as_json(verdict, judged.inputs()))
     elif options["form"] == "github":
         click.echo(as_github(verdict))
     else:
+        for name, side in judged.inputs().items():
+            if side is not None:
+                found = f"   found by name ({side['origin']})" if side["origin"] else ""
+                click.echo(f"{name}  {side['source']}   {side['dtype']} {side['shape']}{found}")
         show(verdict, Console(file=sys.stdout, highlight=False))
     return 0 if verdict.passed else 1
 
@@ -201,14 +213,15 @@ def _full(options: dict[str, Any]) -> int:
     from numerics.tools.gate.full import as_json, show
     from numerics.tools.gate.report import github_lines
 
-    verdict = judge_full(
-        options["rollout"],
-        options["trainer"] or "",
-        mask=options["mask"],
-        lengths=options["lengths"],
-        temperature=options["temperature"],
-        allow_rows=options["allow"],
-    )
+    with _working():
+        verdict = judge_full(
+            options["rollout"],
+            options["trainer"],
+            mask=options["mask"],
+            lengths=options["lengths"],
+            temperature=options["temperature"],
+            allow_rows=options["allow"],
+        )
     if options["form"] == "json":
         click.echo(as_json(verdict))
     elif options["form"] == "github":
@@ -221,13 +234,14 @@ def _full(options: dict[str, Any]) -> int:
 def _verify(options: dict[str, Any]) -> int:
     from numerics.tools.gate.certificate import verify
 
-    found = verify(
-        options["verify_file"],
-        options["rollout"],
-        options["trainer"],
-        mask=options["mask"],
-        lengths=options["lengths"],
-    )
+    with _working():
+        found = verify(
+            options["verify_file"],
+            options["rollout"],
+            options["trainer"],
+            mask=options["mask"],
+            lengths=options["lengths"],
+        )
     _print_verification(options["verify_file"], found, options["form"])
     return 0 if found.holds and found.passed else 1
 

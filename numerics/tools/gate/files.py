@@ -26,6 +26,16 @@ class Judged:
     trainer: NamedArray | None  #: None: there is none, which is a declared bypass
     valid: torch.Tensor
 
+    def inputs(self) -> dict[str, Any]:
+        """The arrays that were read: ``FILE:KEY``, dtype, shape, and the framework whose key it is if it was found."""
+        sides = {"rollout": self.rollout, "trainer": self.trainer}
+        return {
+            name: None
+            if side is None
+            else {"source": side.source, "dtype": side.dtype, "shape": list(side.shape), "origin": side.origin}
+            for name, side in sides.items()
+        }
+
 
 def judge_files(
     rollout: str,
@@ -73,12 +83,14 @@ def _same_array(q: NamedArray, p: NamedArray) -> list[Reason]:
 
 
 def judge_full(
-    rollout: str, trainer: str, *, mask: str | None = None, lengths: str | None = None, **options: Any
+    rollout: str, trainer: str | None, *, mask: str | None = None, lengths: str | None = None, **options: Any
 ) -> FullVerdict:
     """`gate_full` of two arrays of logits [..., V], each named as ``FILE:KEY``; mask: [...], lengths: of its rows.
 
     Both arrays are read whole; beyond them one chunk is in memory. `InputError` for what cannot be read or fit.
     """
+    if trainer is None:
+        raise InputError("whole distributions need both sides: give TRAINER as FILE:KEY too")
     for reference, name in ((rollout, "rollout"), (trainer, "trainer")):
         if split_reference(reference)[1] is None:
             raise InputError(f"{reference}: logits have no well-known name; give the {name}'s as FILE:KEY")

@@ -51,6 +51,8 @@ def examine(
     reasons += storage_reasons(rollout, trainer, rules)
     valid = valid_places(mask, rollout, "rollout")
     if token_ids is not None:
+        if token_ids.dtype == torch.bool or token_ids.is_floating_point() or token_ids.is_complex():
+            raise TypeError(f"token_ids has dtype {token_ids.dtype}; it must be an integer dtype such as torch.int64")
         check_alike("token_ids", token_ids, "rollout", rollout)
     first, worst = find(rollout, trainer, valid, token_ids, rules)
     return Part(

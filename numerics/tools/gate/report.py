@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,9 +62,9 @@ def as_text(verdict: Verdict) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def as_json(verdict: Verdict) -> str:
-    """Strict JSON of `Verdict.as_dict`."""
-    return json.dumps({"schema": SCHEMA, **verdict.as_dict()}, indent=2, allow_nan=False)
+def as_json(verdict: Verdict, inputs: Mapping[str, Any] | None = None) -> str:
+    """Strict JSON of `Verdict.as_dict`, and of what is known of the ``inputs``."""
+    return json.dumps({"schema": SCHEMA, "inputs": inputs, **verdict.as_dict()}, indent=2, allow_nan=False)
 
 
 def as_github(verdict: Verdict) -> str:
