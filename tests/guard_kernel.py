@@ -1,7 +1,8 @@
 """A chunked log-prob kernel with its choices as parameters: what the regression guard is tried on.
 
 Float32 in NumPy, with nothing that a library may compute otherwise elsewhere: its own exponential, its own order of
-every sum, a fused multiply-add by way of exact arithmetic. So its bits are the same on every machine.
+every sum, a fused multiply-add by way of exact arithmetic, logarithms of mpmath. So its bits are the same on every
+machine. (NumPy's and torch's own exp and log are not.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from numerics.suite.implementation import Algorithm, Implementation
+from numerics.suite.measure import mp
 
 F = np.float32
 _LOG2E = 1.4426950408889634
@@ -84,7 +86,7 @@ def _row(y: np.ndarray, token: int, c: Choices) -> np.float32:
         if not np.isneginf(m):
             partials.append((float(m), _chunk(part, m, c, largest - start if c.logarithm == "log1p" else -1)))
     top, total = _merge(partials, c)
-    log = np.log1p(total) if c.logarithm == "log1p" else np.log(total)
+    log = float(mp.log1p(total) if c.logarithm == "log1p" else mp.log(total))
     if c.subtract == "float32":
         return F(F(y[token] - F(top)) - F(log))
     return F((float(y[token]) - top) - log)
@@ -131,7 +133,7 @@ def _merged(partials: list[tuple[float, float]], c: Choices) -> tuple[float, flo
     top = max(m for m, _ in partials)
     s = kind(0)
     for m, part in partials:
-        s = kind(s + kind(part) * kind(np.exp(kind(m - top))))
+        s = kind(s + kind(part) * kind(float(mp.exp(float(kind(m - top))))))
     return top, float(s)
 
 
