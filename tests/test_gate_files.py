@@ -21,7 +21,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
-from numerics.tools.arrays import InputError
+from numerics.tools.arrays import WELL_KNOWN, InputError
 from numerics.tools.gate import certificate
 from numerics.tools.gate.certificate import MAX_BYTES, SCHEMA_FILE, digest, verify
 from numerics.tools.gate.verdict import CODES, Declared, Rules
@@ -117,6 +117,12 @@ def test_bits_nonfinite_strict_and_narrowed(dump: Callable[..., str], tmp_path: 
     wide = dump("wide.npz", a=np.float64([-0.1]), b=np.float64([-0.1]))
     assert "narrowed: " in gate(f"{wide}:a", f"{wide}:b").stdout
     assert gate(f"{wide}:a", f"{wide}:b", "--compare-dtype", "float64").exit_code == 0
+
+
+@pytest.mark.parametrize("key", [known.name for known in WELL_KNOWN if known.role == "token_ids"])
+def test_each_well_known_name_of_token_ids_is_found(dump: Callable[..., str], key: str) -> None:
+    file = dump(**{"rollout_lp": Q, "lp__x": Q + 1, key: np.arange(6).reshape(2, 3) + 50})
+    assert json.loads(gate(file, "--token-ids", file, "--json").stdout)["first"][1]["token_id"] == 51
 
 
 def test_token_ids_are_named(dump: Callable[..., str]) -> None:
