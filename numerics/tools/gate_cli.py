@@ -85,7 +85,7 @@ _SAID = (
     type=click.Choice(["text", "json", "github"]),
     default="text",
     show_default=True,
-    help="github: github_lines of a pull request.",
+    help="github: annotations of a pull request.",
 )
 @click.option("--json", "json_output", is_flag=True, help="The same as --format json.")
 @click.pass_context
