@@ -8,7 +8,7 @@ import pytest
 
 from numerics.suite.implementation import CONTRACT_NAMES, Implementation, ResolveError, resolve
 
-DEFAULT_IMPLEMENTATIONS = ("reference", "torch", "torch-logsumexp")
+DEFAULT_IMPLEMENTATIONS = ("reference", "cpu", "torch", "torch-logsumexp")
 _CHOSEN = pytest.StashKey[list[Implementation]]()
 _DEVICES = pytest.StashKey[list[str]]()
 

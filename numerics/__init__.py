@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numerics import formats, integrations, reference, strategies, suite, tools
     from numerics.formats import ulp_distance
     from numerics.functional import (
+        backends,
         correction,
         divergence,
         entropy,
@@ -58,6 +59,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "assert_no_mismatch",
+    "backends",
     "check",
     "correction",
     "divergence",
@@ -98,6 +100,7 @@ _HOMES = {
     "MismatchState": "numerics.reference.mismatch",
     "Verdict": "numerics.tools.gate.verdict",
     "assert_no_mismatch": "numerics.tools.gate.judge",
+    "backends": "numerics.functional",
     "check": "numerics.suite.runner",
     "correction": "numerics.functional",
     "divergence": "numerics.functional",

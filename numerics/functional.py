@@ -1,10 +1,13 @@
 """The public functions: one signature each, computed by the backend that is asked for.
 
-``backend="auto"`` takes the best one that exists for the input; today that is the float64 reference, the only one.
+``backend="auto"`` is the float64 reference, unless the environment variable ``NUMERICS_BACKEND`` names another one. No
+backend is ever taken in place of another: what one cannot do is an error.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from numerics.reference.full import FullDivergence
 from numerics.reference.mismatch import Mismatch
 
 __all__ = [
+    "backends",
     "correction",
     "divergence",
     "entropy",
@@ -25,13 +29,42 @@ __all__ = [
     "token_logprobs_pair",
 ]
 
-_BACKENDS = {"auto": reference, "reference": reference}
+_ENVIRONMENT = "NUMERICS_BACKEND"
+_KERNELS = {"cpu": "numerics.kernels.cpu"}
+_OF_KERNELS = ("token_logprobs", "token_logprobs_pair", "entropy")
 
 
-def _backend(name: str) -> Any:
-    if name not in _BACKENDS:
-        raise ValueError(f"backend is {name!r}; it must be one of {', '.join(_BACKENDS)}")
-    return _BACKENDS[name]
+def backends() -> dict[str, str]:
+    """Every backend by name: "available", or why it is not. Importing the kernels is part of finding out."""
+    return {"reference": "available", **{name: _state(module) for name, module in _KERNELS.items()}}
+
+
+def _state(module: str) -> str:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        return f"missing: {error}; pip install 'rollout-numerics[kernels]'"
+    return "available"
+
+
+def _backend(name: str, function: str, keywords: dict[str, Any]) -> Any:
+    """The function of that name of a backend. `ValueError` where there is none, or it lacks one of the keywords."""
+    chosen = os.environ.get(_ENVIRONMENT, "reference") if name == "auto" else name
+    where = f"{_ENVIRONMENT} is" if name == "auto" else "backend is"
+    known = ("reference", *_KERNELS)
+    if chosen not in known:
+        raise ValueError(f"{where} {chosen!r}; it must be one of auto, {', '.join(known)}")
+    if chosen == "reference" or (name == "auto" and function not in _OF_KERNELS):
+        return getattr(reference, function)
+    if function not in _OF_KERNELS:
+        raise ValueError(f"{where} {chosen!r}, which has no {function}; use backend='reference'")
+    if keywords:
+        named = ", ".join(keywords)
+        raise ValueError(f"{where} {chosen!r}, whose {function} takes no {named}; use backend='reference'")
+    try:
+        return getattr(importlib.import_module(_KERNELS[chosen]), function)
+    except ImportError as error:
+        raise ValueError(f"{where} {chosen!r}, but {error}: pip install 'rollout-numerics[kernels]'") from error
 
 
 def token_logprobs(
@@ -44,7 +77,7 @@ def token_logprobs(
     **cuts: Any,
 ) -> torch.Tensor:
     """Log-probs of ``token_ids`` under softmax(logits / temperature); see `numerics.reference.token_logprobs`."""
-    result: torch.Tensor = _backend(backend).token_logprobs(
+    result: torch.Tensor = _backend(backend, "token_logprobs", cuts)(
         logits, token_ids, temperature=temperature, mask=mask, **cuts
     )
     return result
@@ -60,7 +93,7 @@ def token_logprobs_pair(
     **cuts: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(raw, processed)`` log-probs of one set of logits; see `numerics.reference.token_logprobs_pair`."""
-    result: tuple[torch.Tensor, torch.Tensor] = _backend(backend).token_logprobs_pair(
+    result: tuple[torch.Tensor, torch.Tensor] = _backend(backend, "token_logprobs_pair", cuts)(
         logits, token_ids, temperature=temperature, mask=mask, **cuts
     )
     return result
@@ -75,7 +108,7 @@ def entropy(
     **cuts: Any,
 ) -> torch.Tensor:
     """Entropy of softmax(logits / temperature); see `numerics.reference.entropy`."""
-    result: torch.Tensor = _backend(backend).entropy(logits, temperature=temperature, mask=mask, **cuts)
+    result: torch.Tensor = _backend(backend, "entropy", cuts)(logits, temperature=temperature, mask=mask, **cuts)
     return result
 
 
@@ -89,7 +122,7 @@ def mismatch(
     backend: str = "auto",
 ) -> Mismatch:
     """The mismatch of two log-prob tensors; see `numerics.reference.mismatch`."""
-    result: Mismatch = _backend(backend).mismatch(rollout, trainer, mask, compare_dtype=compare_dtype, ddof=ddof)
+    result: Mismatch = _backend(backend, "mismatch", {})(rollout, trainer, mask, compare_dtype=compare_dtype, ddof=ddof)
     return result
 
 
@@ -104,7 +137,7 @@ def divergence(
     backend: str = "auto",
 ) -> Divergence:
     """The divergences of two log-prob tensors; see `numerics.reference.divergence`."""
-    result: Divergence = _backend(backend).divergence(
+    result: Divergence = _backend(backend, "divergence", {})(
         rollout, trainer, mask, row_ids=row_ids, compare_dtype=compare_dtype, epsilon=epsilon
     )
     return result
@@ -121,7 +154,7 @@ def correction(
     **options: Any,
 ) -> Correction:
     """Importance weights or rejections of a batch; see `numerics.reference.correction`."""
-    result: Correction = _backend(backend).correction(rollout, trainer, mask, rule=rule, level=level, **options)
+    result: Correction = _backend(backend, "correction", {})(rollout, trainer, mask, rule=rule, level=level, **options)
     return result
 
 
@@ -134,5 +167,5 @@ def full_divergence(
     **options: Any,
 ) -> FullDivergence:
     """Whole distributions of two logits tensors compared; see `numerics.reference.full_divergence`."""
-    result: FullDivergence = _backend(backend).full_divergence(rollout_logits, trainer_logits, mask, **options)
+    result: FullDivergence = _backend(backend, "full_divergence", {})(rollout_logits, trainer_logits, mask, **options)
     return result

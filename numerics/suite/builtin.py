@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from numerics import formats, reference
+from numerics import formats, functional, reference
 from numerics.suite.implementation import Algorithm, Implementation
 
 __all__ = ["BUILTIN", "builtin"]
@@ -35,6 +35,35 @@ def _scaled(logits: torch.Tensor, temperature: float | torch.Tensor) -> torch.Te
     t = torch.as_tensor(temperature, dtype=torch.float64 if wide.dtype == torch.float64 else None)
     t = t.to(wide.dtype).to(wide.device)
     return wide / (t[..., None] if t.ndim else t)
+
+
+def cpu_token_logprobs(
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    *,
+    temperature: float | torch.Tensor = 1.0,
+    mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The CPU kernels, through the public function."""
+    return functional.token_logprobs(logits, token_ids, temperature=temperature, mask=mask, backend="cpu")
+
+
+def cpu_token_logprobs_pair(
+    logits: torch.Tensor,
+    token_ids: torch.Tensor,
+    *,
+    temperature: float | torch.Tensor = 1.0,
+    mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The pair of the CPU kernels."""
+    return functional.token_logprobs_pair(logits, token_ids, temperature=temperature, mask=mask, backend="cpu")
+
+
+def cpu_entropy(
+    logits: torch.Tensor, *, temperature: float | torch.Tensor = 1.0, mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The entropy of the CPU kernels."""
+    return functional.entropy(logits, temperature=temperature, mask=mask, backend="cpu")
 
 
 def torch_log_softmax(
@@ -231,10 +260,38 @@ _FIGURES = (
     "probs_pearson",
 )
 
+_KERNELS = frozenset(
+    {
+        "batch_invariant",
+        "checks_arguments",
+        "overflow_safe",
+        "per_token_temperature",
+        "portable_bits",
+        "run_to_run",
+    }
+)
+#: exp: 1.32 ulps (tests/test_kernels.py); log: float64, rounded once
+_FLOAT32 = Algorithm(formula="shifted", accumulate="compute", exp_ulps=1.5, log_ulps=1.0)
 _EAGER = frozenset({"autograd", "per_token_temperature", "run_to_run"})
 
 BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
     {
+        "cpu": tuple(
+            Implementation(
+                fn,
+                contract=contract,
+                name="cpu",
+                dtypes=("float32", "bfloat16", "float16"),
+                devices=("cpu",),
+                capabilities=_KERNELS | more,
+                algorithm=_FLOAT32,
+                pair=pair,
+            )
+            for contract, fn, pair, more in (
+                ("token_logprobs", cpu_token_logprobs, cpu_token_logprobs_pair, frozenset[str]()),
+                ("entropy", cpu_entropy, None, frozenset({"zero_times_inf"})),
+            )
+        ),
         "reference": (
             Implementation(
                 reference.token_logprobs,

@@ -1,0 +1,1 @@
+"""Fast log-probs whose bits are the same everywhere: one definition, an executable specification, a CPU backend."""
