@@ -185,6 +185,11 @@ def test_the_same_bits_on_other_instruction_sets(name: str, features: str, tmp_p
     assert done.stdout.strip() == digest_of()
 
 
+def test_the_compiled_code_is_that_of_these_sources() -> None:
+    """numba's cache looks at a function's cells: a change of another file of the kernels must show there."""
+    assert cpu._source() in [cell.cell_contents for cell in cpu._rows.py_func.__closure__]
+
+
 # --- wrong definitions, one idea each -----------------------------------------------------------------------
 
 

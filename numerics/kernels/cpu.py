@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -197,99 +199,117 @@ def _log1p64(x: float) -> float:
     return _artanh2(x / (2.0 + x)) if x < 0.41421356237309515 else _log64(1.0 + x)
 
 
-@_compiled(parallel=True, nogil=True, error_model="numpy")
-def _rows(
-    rows: np.ndarray,
-    wanted: np.ndarray,
-    ids: np.ndarray,
-    temperatures: np.ndarray,
-    out: np.ndarray,
-    shifted: np.ndarray,
-    gaps: bool,
-    scaled: bool,
-) -> None:
-    """Log-probs into ``out[0]``, entropies into ``out[1]`` if ``gaps``, at the wanted rows."""
-    width = rows.shape[1]
-    chunks = (width + CHUNK - 1) // CHUNK
-    one = np.float32(1.0)
-    for k in prange(len(wanted)):
-        r = wanted[k]
-        row = rows[r]
-        t = temperatures[k]
-        tail = np.empty(CHUNK, np.float32)
-        maxima = np.empty(chunks, np.float32)
-        sums = np.empty(chunks, np.float64)
-        weights = np.empty(chunks, np.float64)
-        counts = np.empty(chunks, np.int64)
-        largest, has_nan = _NEG_INF, False
-        for c in range(chunks):
-            start = c * CHUNK
-            n = min(CHUNK, width - start)
-            ragged = n % LANES != 0
-            if ragged:
-                full = (n + LANES - 1) // LANES * LANES
-                for j in range(n):
-                    tail[j] = number(row, start + j)
-                for j in range(n, full):
-                    tail[j] = _NEG_INF
-                x, odd = chunk_maximum(tail, 0, full)
-            else:
-                x, odd = chunk_maximum(row, start, n)
-            has_nan = has_nan or odd
-            largest = max(largest, x)
-            m = x / t if scaled else x
-            maxima[c] = m
-            counts[c] = 0
-            if m == _NEG_INF or m == np.float32(math.inf):
-                sums[c] = weights[c] = 0.0
-                continue
-            s, w, count = np.float32(0.0), np.float32(0.0), 0
-            if ragged:
-                if scaled and gaps:
-                    s, w, count = chunk_sums(tail, 0, full, m, t, 0, 1, 1)
-                elif scaled:
-                    s, w, count = chunk_sums(tail, 0, full, m, t, 0, 1, 0)
-                elif gaps:
-                    s, w, count = chunk_sums(tail, 0, full, m, one, 0, 0, 1)
+def _define(source: int) -> Any:
+    """The kernel. numba's cache looks at this file and at a function's cells, not at what else it is made of: so the
+    digest of all sources of the kernels is one of its cells.
+    """
+
+    @_compiled(parallel=True, nogil=True, error_model="numpy")
+    def rows_of(
+        rows: np.ndarray,
+        wanted: np.ndarray,
+        ids: np.ndarray,
+        temperatures: np.ndarray,
+        out: np.ndarray,
+        shifted: np.ndarray,
+        gaps: bool,
+        scaled: bool,
+    ) -> None:
+        """Log-probs into ``out[0]``, entropies into ``out[1]`` if ``gaps``, at the wanted rows."""
+        source  # noqa: B018  (a cell: what numba's cache looks at)
+        width = rows.shape[1]
+        chunks = (width + CHUNK - 1) // CHUNK
+        one = np.float32(1.0)
+        for k in prange(len(wanted)):
+            r = wanted[k]
+            row = rows[r]
+            t = temperatures[k]
+            tail = np.empty(CHUNK, np.float32)
+            maxima = np.empty(chunks, np.float32)
+            sums = np.empty(chunks, np.float64)
+            weights = np.empty(chunks, np.float64)
+            counts = np.empty(chunks, np.int64)
+            largest, has_nan = _NEG_INF, False
+            for c in range(chunks):
+                start = c * CHUNK
+                n = min(CHUNK, width - start)
+                ragged = n % LANES != 0
+                if ragged:
+                    full = (n + LANES - 1) // LANES * LANES
+                    for j in range(n):
+                        tail[j] = number(row, start + j)
+                    for j in range(n, full):
+                        tail[j] = _NEG_INF
+                    x, odd = chunk_maximum(tail, 0, full)
                 else:
-                    s, w, count = chunk_sums(tail, 0, full, m, one, 0, 0, 0)
-            else:
-                # what is fetched ahead must lie inside the row
-                ahead = start + CHUNK if start + 2 * CHUNK <= width else start
-                if scaled and gaps:
-                    s, w, count = chunk_sums(row, start, n, m, t, ahead, 1, 1)
-                elif scaled:
-                    s, w, count = chunk_sums(row, start, n, m, t, ahead, 1, 0)
-                elif gaps:
-                    s, w, count = chunk_sums(row, start, n, m, one, ahead, 0, 1)
+                    x, odd = chunk_maximum(row, start, n)
+                has_nan = has_nan or odd
+                largest = max(largest, x)
+                m = x / t if scaled else x
+                maxima[c] = m
+                counts[c] = 0
+                if m == _NEG_INF or m == np.float32(math.inf):
+                    sums[c] = weights[c] = 0.0
+                    continue
+                s, w, count = np.float32(0.0), np.float32(0.0), 0
+                if ragged:
+                    if scaled and gaps:
+                        s, w, count = chunk_sums(tail, 0, full, m, t, 0, 1, 1)
+                    elif scaled:
+                        s, w, count = chunk_sums(tail, 0, full, m, t, 0, 1, 0)
+                    elif gaps:
+                        s, w, count = chunk_sums(tail, 0, full, m, one, 0, 0, 1)
+                    else:
+                        s, w, count = chunk_sums(tail, 0, full, m, one, 0, 0, 0)
                 else:
-                    s, w, count = chunk_sums(row, start, n, m, one, ahead, 0, 0)
-            sums[c], weights[c], counts[c] = np.float64(s) * _UNSCALED, np.float64(w) * _UNSCALED, count
-        if has_nan or largest == np.float32(math.inf) or largest == _NEG_INF:
-            out[0, r] = out[1, r] = np.float32(math.nan)
-            continue
-        if scaled and math.isinf(largest / t):
-            shifted[k] = 1
-            continue
-        top = np.float64(largest / t) if scaled else np.float64(largest)
-        total_count, rest, gap = 0, 0.0, 0.0
-        for c in range(chunks):
-            if maxima[c] == _NEG_INF:
+                    # what is fetched ahead must lie inside the row
+                    ahead = start + CHUNK if start + 2 * CHUNK <= width else start
+                    if scaled and gaps:
+                        s, w, count = chunk_sums(row, start, n, m, t, ahead, 1, 1)
+                    elif scaled:
+                        s, w, count = chunk_sums(row, start, n, m, t, ahead, 1, 0)
+                    elif gaps:
+                        s, w, count = chunk_sums(row, start, n, m, one, ahead, 0, 1)
+                    else:
+                        s, w, count = chunk_sums(row, start, n, m, one, ahead, 0, 0)
+                sums[c], weights[c], counts[c] = np.float64(s) * _UNSCALED, np.float64(w) * _UNSCALED, count
+            if has_nan or largest == np.float32(math.inf) or largest == _NEG_INF:
+                out[0, r] = out[1, r] = np.float32(math.nan)
                 continue
-            if np.float64(maxima[c]) == top:
-                total_count += counts[c]
-                rest = rest + sums[c]
-                gap = gap + weights[c]
-            else:
-                d = np.float64(maxima[c]) - top
-                scale = _exp64(d)
-                mass = (np.float64(counts[c]) + sums[c]) * scale
-                rest = rest + mass
-                gap = gap + (weights[c] * scale - mass * d)
-        total = np.float64(total_count) + rest
-        lse = _log1p64(rest) if total_count == 1 else _log64(total)
-        x = number(row, ids[k])
-        y = x / t if scaled else x
-        out[0, r] = np.float32((np.float64(y) - top) - lse) + np.float32(0.0)
-        if gaps:
-            out[1, r] = np.float32(lse + gap / total) + np.float32(0.0)
+            if scaled and math.isinf(largest / t):
+                shifted[k] = 1
+                continue
+            top = np.float64(largest / t) if scaled else np.float64(largest)
+            total_count, rest, gap = 0, 0.0, 0.0
+            for c in range(chunks):
+                if maxima[c] == _NEG_INF:
+                    continue
+                if np.float64(maxima[c]) == top:
+                    total_count += counts[c]
+                    rest = rest + sums[c]
+                    gap = gap + weights[c]
+                else:
+                    d = np.float64(maxima[c]) - top
+                    scale = _exp64(d)
+                    mass = (np.float64(counts[c]) + sums[c]) * scale
+                    rest = rest + mass
+                    gap = gap + (weights[c] * scale - mass * d)
+            total = np.float64(total_count) + rest
+            lse = _log1p64(rest) if total_count == 1 else _log64(total)
+            x = number(row, ids[k])
+            y = x / t if scaled else x
+            out[0, r] = np.float32((np.float64(y) - top) - lse) + np.float32(0.0)
+            if gaps:
+                out[1, r] = np.float32(lse + gap / total) + np.float32(0.0)
+
+    return rows_of
+
+
+def _source() -> int:
+    digest = hashlib.sha256()
+    for name in ("definition.py", "vectors.py"):
+        digest.update(Path(__file__).with_name(name).read_bytes())
+    return int.from_bytes(digest.digest()[:7], "little")
+
+
+_rows = _define(_source())

@@ -37,8 +37,8 @@ LANES = 128
 SCALE = 64
 #: a token further below its chunk's maximum adds exactly 0: e^-128 is below every float32
 LOWEST = np.float32(-128.0)
-#: 1.5 * 2^23: adding it rounds a float32 to an integer, which then stands in the low bits
-MAGIC = np.float32(12582912.0)
+#: 1.5 * 2^23 + SCALE: adding it rounds a float32 to an integer n, and n + SCALE then stands in the low bits
+MAGIC = np.float32(12582912.0 + SCALE)
 #: log2(e) as the sum of two float32
 LOG2E_HIGH = np.float32(1.4426950216293335)
 LOG2E_LOW = np.float32(1.925963033500011e-08)

@@ -100,7 +100,7 @@ def exp32(y: Array32, m: np.float32) -> tuple[Array32, Array32]:
     p = np.full(y.shape, POLYNOMIAL[0], F)
     for c in POLYNOMIAL[1:]:
         p = fma32(p, f, c)
-    bits = p.view(np.int32) + (t.view(np.int32) << np.int32(23)) + np.int32(SCALE << 23)
+    bits = p.view(np.int32) + (t.view(np.int32) << np.int32(23))
     return np.where(inside, bits.view(F), F(0)), np.where(inside, -d, F(0))
 
 

@@ -20,7 +20,6 @@ from numerics.kernels.definition import (
     LOWEST,
     MAGIC,
     POLYNOMIAL,
-    SCALE,
 )
 
 __all__ = ["chunk_maximum", "chunk_sums", "number"]
@@ -123,12 +122,14 @@ def chunk_maximum(typing: Any, row: Any, start: Any, n: Any) -> Any:
         base = _base(context, b, sig.args[0], args[0], args[1])
         lowest, none = _floats("-inf"), ir.Constant(ir.VectorType(_B, _WIDTH), [0] * _WIDTH)
         loop = _Loop(b, args[2], [lowest] * _VECTORS + [none])
-        new, odd = [], loop.accumulators[-1]
-        for k in range(_VECTORS):
-            x = _load(b, base, b.add(loop.i, _L(_WIDTH * k)), sig.args[0].dtype)
-            largest = loop.accumulators[k]
-            new.append(b.select(b.fcmp_ordered(">", x, largest), x, largest))
-            odd = b.or_(odd, b.fcmp_unordered("uno", x, x))
+        vectors = [_load(b, base, b.add(loop.i, _L(_WIDTH * k)), sig.args[0].dtype) for k in range(_VECTORS)]
+        new = [
+            b.select(b.fcmp_ordered(">", x, largest), x, largest)
+            for x, largest in zip(vectors, loop.accumulators, strict=False)
+        ]
+        odd = loop.accumulators[-1]
+        for x, y in zip(vectors[::2], vectors[1::2], strict=True):
+            odd = b.or_(odd, b.fcmp_unordered("uno", x, y))  # true if either is NaN
         loop.close([*new, odd])
 
         def larger(x: Any, y: Any) -> Any:
@@ -188,22 +189,22 @@ def chunk_sums(
             high = b.fsub(y, maximum)
             back = b.fsub(high, y)
             low = b.fsub(b.fsub(y, b.fsub(high, back)), b.fadd(maximum, back))
-            inside = b.and_(b.fcmp_ordered("<", high, zero), b.fcmp_ordered(">=", high, _floats(LOWEST)))
-            d, low = b.select(inside, high, zero), b.select(inside, low, zero)
-            shifted = fma(d, _floats(LOG2E_HIGH), _floats(MAGIC))
-            f = fma(d, _floats(LOG2E_HIGH), b.fsub(_floats(MAGIC), shifted))
-            f = fma(d, _floats(LOG2E_LOW), f)
+            top = b.fcmp_ordered("==", high, zero)
+            inside = b.and_(b.fcmp_ordered(">=", high, _floats(LOWEST)), b.not_(top))
+            shifted = fma(high, _floats(LOG2E_HIGH), _floats(MAGIC))
+            f = fma(high, _floats(LOG2E_HIGH), b.fsub(_floats(MAGIC), shifted))
+            f = fma(high, _floats(LOG2E_LOW), f)
             f = fma(low, _floats(LOG2E_HIGH), f)
             p = _floats(POLYNOMIAL[0])
             for c in POLYNOMIAL[1:]:
                 p = fma(p, f, _floats(c))
-            exponent = b.add(b.shl(b.bitcast(shifted, _VI), _integers(23)), _integers(SCALE << 23))
+            exponent = b.shl(b.bitcast(shifted, _VI), _integers(23))
             e = b.select(inside, b.bitcast(b.add(b.bitcast(p, _VI), exponent), _VF), zero)
             sums.append(b.fadd(loop.accumulators[k], e))
             if weighs:
-                gap = b.select(inside, b.fsub(zero, d), zero)
+                gap = b.select(inside, b.fsub(zero, high), zero)
                 weights.append(fma(e, gap, loop.accumulators[_VECTORS + k]))
-            count = b.add(count, b.zext(b.fcmp_ordered("==", high, zero), _VI))
+            count = b.select(top, b.add(count, _integers(1)), count)
         loop.close([*sums, *weights, count])
         s = _halve(b, sums, b.fadd)
         w = _halve(b, weights, b.fadd) if weighs else _F(0.0)
