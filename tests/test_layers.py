@@ -71,6 +71,7 @@ FRONT = (
         (r"numerics\.formats", (*UPSTAIRS, "numerics.reference", "numerics.functional", "hypothesis", "pytest")),
         (r"numerics\.reference(\..*)?", (*UPSTAIRS, "numerics.pytest_plugin", "hypothesis", "pytest")),
         (r"numerics\.strategies(\..*)?", ("numerics.suite", *FRONT)),
+        (r"numerics\.kernels(\..*)?", ("numerics.suite", "numerics.strategies", "numerics.functional", *FRONT)),
         (r"numerics\.suite(\..*)?", (*FRONT, "rich")),
         (r"numerics\.tools(?!\.guard)(\..*)?", ("numerics.suite", "numerics.strategies", "hypothesis", "pytest")),
         # it measures by the suite's rules

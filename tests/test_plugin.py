@@ -265,7 +265,10 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("impl typo", "--impl no implementation named 'refrence'; did you mean reference? known: reference, torch"),
+        (
+            "impl typo",
+            "--impl no implementation named 'refrence'; did you mean reference? known: cpu, reference, torch",
+        ),
         ("impl module", "cannot import 'no_such_package'"),
         ("contract typo", "--contract mismatches: did you mean mismatch? known: token_logprobs, entropy"),
         pytest.param("absent device", "--device cuda: torch ", marks=no_cuda),
@@ -284,12 +287,14 @@ def test_selection_by_words(runs):
     code, text = runs["selected"]
     assert code == 0
     ids = re.findall(r"test_token_logprobs\[(\S+)\] PASSED", text)
-    assert ids == [f"LP-02_output_dtype-{name}-cpu-bfloat16" for name in ("reference", "torch", "torch-logsumexp")]
+    assert ids == [
+        f"LP-02_output_dtype-{name}-cpu-bfloat16" for name in ("reference", "cpu", "torch", "torch-logsumexp")
+    ]
 
 
 def test_header(runs):
     _, text = runs["selected"]
-    assert "numerics: implementations reference, torch, torch-logsumexp; devices cpu" in text
+    assert "numerics: implementations reference, cpu, torch, torch-logsumexp; devices cpu" in text
     assert re.search(rf"numerics: torch {re.escape(torch.__version__)}, .* threads, .* examples a check", text)
 
 

@@ -512,7 +512,7 @@ def test_resolve_entry_point(stranger, monkeypatch):
     ("spec", "contract", "message"),
     [
         ("refrence", None, "no implementation named 'refrence'; did you mean reference"),
-        ("xyz", None, "known: reference, torch, torch-logsumexp; or give pkg.mod:obj"),
+        ("xyz", None, "known: cpu, reference, torch, torch-logsumexp; or give pkg.mod:obj"),
         ("a_stranger:log_prob", LP, "a_stranger has no 'log_prob'; did you mean log_probs"),
         ("a_stranger:number", LP, "is a int, neither a callable nor an Implementation"),
         ("a_stranger:log_probs", None, "plain callable: say which contract it claims"),
