@@ -19,10 +19,12 @@ def kills():
     return matrix(seeds=[0], max_examples=60, full=False)
 
 
+@pytest.mark.xdist_group("kills")  # one worker makes the matrix, not each
 def test_every_claim_holds_on_one_seed(kills):
     assert tables.verdict(kills, FAULTS.values()) == []
 
 
+@pytest.mark.xdist_group("kills")
 def test_controls_and_forced_failures_meet_every_property(kills):
     cells = median_examples(kills)
     for name in ("control", "forced"):
@@ -45,6 +47,7 @@ def test_a_fault_says_what_it_is(fault):
     assert contracts == {fault.implementation.contract}
 
 
+@pytest.mark.xdist_group("kills")
 def test_a_fault_that_is_none_is_reported(kills):
     """The verdict can fail: the control, planted as a fault, survives what it claims to break."""
     from dataclasses import replace
