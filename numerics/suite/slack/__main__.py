@@ -93,7 +93,7 @@ def main(
     found: list[Slack] = []
     try:
         for implementation in (x for name in names or BUILTIN for x in BUILTIN[name]):
-            for dtype in dtypes or FORMATS:
+            for dtype in (name for name in implementation.dtypes if not dtypes or name in dtypes):
                 if contracts and implementation.contract not in contracts:
                     continue
                 title = f"{implementation.contract} {implementation.name} {dtype}"
