@@ -19,6 +19,7 @@ import torch
 from numerics.formats import bits_differ, widen
 from numerics.reference.inputs import check_alike, check_floating, valid_places
 from numerics.reference.moments import Moments
+from numerics.reference.sums import row_sums
 from numerics.reference.terms import jsd_term, k3_term
 
 __all__ = ["CHUNK_BYTES", "FullDivergence", "full_divergence"]
@@ -131,7 +132,7 @@ def _compare(rollout: torch.Tensor, trainer: torch.Tensor, temperature: float, k
     nowhere = torch.isneginf(lp) & torch.isneginf(lq)
     apart = torch.where(yp == yq, 0.0, yp - yq)
     apart = torch.where(nowhere, 0.0, apart - apart.gather(-1, yq.argmax(-1, keepdim=True)))
-    shift = torch.log1p((q * torch.expm1(apart)).sum(-1, keepdim=True))
+    shift = torch.log1p(row_sums(q * torch.expm1(apart)))[:, None]
     close = (apart.abs() <= 1).all(-1, keepdim=True)
     x = torch.where(close & (q > 0), apart - shift, x)
 
@@ -142,10 +143,10 @@ def _compare(rollout: torch.Tensor, trainer: torch.Tensor, temperature: float, k
     best = [torch.sort(y, dim=-1, descending=True, stable=True).indices[:, :k] for y in (yq, yp)]
     shared = torch.zeros_like(yq, dtype=torch.bool).scatter(1, best[0], True).gather(1, best[1]).sum(-1)
     figures = {
-        "tv": (q * torch.expm1(x.clamp(max=1)).abs()).where(x <= 1, (p - q).abs()).sum(-1) / 2,
+        "tv": row_sums((q * torch.expm1(x.clamp(max=1)).abs()).where(x <= 1, (p - q).abs())) / 2,
         "kl_rollout_trainer": _kl(q, lq, p, x),
         "kl_trainer_rollout": _kl(p, lp, q, -x),
-        "jsd": torch.where(x > 0, p * jsd_term(-x), q * jsd_term(x)).sum(-1),
+        "jsd": row_sums(torch.where(x > 0, p * jsd_term(-x), q * jsd_term(x))),
         "top_k_overlap": shared.to(torch.float64) / k,
         "logprob_gap": widest,
     }
@@ -179,15 +180,15 @@ def _kl(q: torch.Tensor, lq: torch.Tensor, p: torch.Tensor, x: torch.Tensor) -> 
     """
     terms = torch.where(x > 1, p - q - q * x, q * k3_term(x.clamp(max=1.0)))
     lost = torch.where(x > 0, p, torch.exp(lq + torch.log(-x)))
-    return torch.where(q > 0, terms, lost).sum(-1)
+    return row_sums(torch.where(q > 0, terms, lost))
 
 
 def _log_softmax(y: torch.Tensor) -> torch.Tensor:
     """In float64; -inf entries stay. The log-prob of a near-certain token keeps its digits: ln(1 + the others)."""
     top, leader = y.max(-1, keepdim=True)
     shifted = _within_range(y - top, y)
-    others = torch.exp(shifted).scatter(-1, leader, 0.0).sum(-1, keepdim=True)
-    return shifted - torch.log1p(others)
+    others = row_sums(torch.exp(shifted).scatter(-1, leader, 0.0))
+    return shifted - torch.log1p(others)[:, None]
 
 
 def _fillers(valid: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -18,10 +18,9 @@ from numerics.reference.inputs import (
     valid_places,
     valid_temperatures,
 )
+from numerics.reference.sums import row_sums
 
 __all__ = ["entropy", "token_logprobs", "token_logprobs_pair"]
-
-_BLOCK = 4096
 
 
 def token_logprobs(
@@ -66,7 +65,7 @@ def token_logprobs(
     scaled = scaled.masked_fill(removed, -math.inf)
     top, rest = _maximum_and_rest(scaled)
     chosen = scaled.gather(-1, token_ids[valid].to(torch.int64)[:, None])[:, 0]
-    value = (chosen - top) - torch.log1p(_row_sums(rest))
+    value = (chosen - top) - torch.log1p(row_sums(rest))
     impossible = (value.detach().to(compute_dtype(logits.dtype)) == -math.inf) & torch.isfinite(top)
     value = torch.where(impossible, torch.full_like(value, -math.inf), value)  # a constant: gradient 0
     return _scatter(value * _one_or_nan(top), valid, compute_dtype(logits.dtype))
@@ -130,8 +129,8 @@ def entropy(
     scaled = scaled.masked_fill(removed, -math.inf)
     top, rest = _maximum_and_rest(scaled)
     gaps = (top[:, None] - scaled).masked_fill(rest == 0, 0.0)  # 0 * inf is 0 here
-    others = _row_sums(rest)  # the maximum counts exp(0) = 1 and has gap 0
-    value = torch.log1p(others) + _row_sums(rest * gaps) / (1.0 + others)
+    others = row_sums(rest)  # the maximum counts exp(0) = 1 and has gap 0
+    value = torch.log1p(others) + row_sums(rest * gaps) / (1.0 + others)
     return _scatter(value * _one_or_nan(top), valid, compute_dtype(logits.dtype))
 
 
@@ -181,18 +180,6 @@ def _maximum_and_rest(scaled: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     top = scaled.gather(-1, place)
     rest = torch.exp(scaled - top).scatter(-1, place, 0.0)
     return top[:, 0], rest
-
-
-def _row_sums(x: torch.Tensor) -> torch.Tensor:
-    """Sums over the last axis whose bits depend on the row alone.
-
-    torch splits a lone row of 32,768 entries or more over threads; it never splits one of several sums, so a wide row
-    is summed in blocks first.
-    """
-    if x.shape[-1] <= _BLOCK:
-        return x.sum(-1)
-    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % _BLOCK))
-    return padded.reshape(*x.shape[:-1], -1, _BLOCK).sum(-1).sum(-1)
 
 
 def _one_or_nan(top: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["DigitSums", "ExactSum", "exact_products", "exact_sums", "quotient", "root"]
+__all__ = ["DigitSums", "ExactSum", "exact_products", "exact_sums", "quotient", "root", "row_sums"]
 
 #: the unit of an `ExactSum`: 2^-2148, the square of the smallest float64
 UNIT = 2148
@@ -27,6 +27,8 @@ _DIGITS = 136
 _CHUNK = 1 << 14
 #: numbers added before their digits are poured into unbounded integers; one adds less than 2^33 to a digit
 _FULL = 1 << 29
+#: entries of a row that are summed at a time by `row_sums`
+_BLOCK = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,18 @@ def exact_products(xs: torch.Tensor, ys: torch.Tensor) -> list[ExactSum]:
         nothing = torch.isnan(x) | torch.isnan(y) | (torch.isfinite(x) & (mx == 0)) | (torch.isfinite(y) & (my == 0))
         strange.add(torch.where(finite, 0.0, torch.where(nothing, math.nan, sign)), place)
     return _read(sums, strange)
+
+
+def row_sums(x: torch.Tensor) -> torch.Tensor:
+    """Sums over the last axis, rounded as torch rounds them, whose bits depend on the row alone.
+
+    torch splits a lone row of 32,768 entries or more over threads; it never splits one of several sums, so a wide row
+    is summed in blocks first.
+    """
+    if x.shape[-1] <= _BLOCK:
+        return x.sum(-1)
+    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % _BLOCK))
+    return padded.reshape(*x.shape[:-1], -1, _BLOCK).sum(-1).sum(-1)
 
 
 class DigitSums:

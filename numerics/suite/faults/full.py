@@ -190,6 +190,19 @@ def row_depends_on_the_batch(
     return _on_rows(right, "jsd", up, mask, old > 0) if rollout_logits.shape[0] > 1 else right
 
 
+@_plant("FV-18", source="the reference before: x.sum(-1) of a lone row of 32,768 entries or more")
+def wide_rows_split_over_threads(
+    rollout_logits: Tensor, trainer_logits: Tensor, mask: Tensor, **options: Any
+) -> FullDivergence:
+    """A wide row is summed in as many parts as there are threads."""
+    right = careful(rollout_logits, trainer_logits, mask, **options)
+    if rollout_logits.shape[-1] < 10_000:
+        return right
+    lq, lp = _logs(rollout_logits, trainer_logits)
+    parts = [x.sum(-1) for x in (lp.exp() - lq.exp()).abs().chunk(torch.get_num_threads(), -1)]
+    return _on_rows(right, "tv", torch.stack(parts).sum(0) / 2, mask)
+
+
 @_plant("FV-09", source="the last chunk counts twice")
 def chunks_overlap(
     rollout_logits: Tensor, trainer_logits: Tensor, mask: Tensor, *, chunk_bytes: int = 1 << 26, **options: Any

@@ -314,7 +314,12 @@ def masked_content(case: FullCase, ctx: Context) -> list[Measurement]:
     return out
 
 
-@_rule("FV-08", statement="rows in any order, and in any company: each row's figures have the same bits", cases=_cases)
+@_rule(
+    "FV-08",
+    statement="rows in any order, and in any company: each row's figures have the same bits",
+    cases=_cases,
+    requires={"batch_invariant"},
+)
 def row_by_row(case: FullCase, ctx: Context) -> list[Measurement]:
     """Reversed, and alone: chunks and neighbours change nothing."""
     want = ctx.call(case)
@@ -347,6 +352,39 @@ def chunks(case: FullCase, ctx: Context) -> Measurement:
     names = provided(ctx, (*COUNTS, *FIGURES))
     single = case.replace(options=(*case.options, ("chunk_bytes", 1)))
     return same_fields(ctx.call(single), ctx.call(case), names, note=", one row a chunk", case=single)
+
+
+@_rule(
+    "FV-18",
+    statement="a row of 40,000 tokens: bits(figures) independent of the number of threads and of other rows",
+    cases=lambda d: st.sampled_from(
+        [_case((row, row[::-1]), dtype=d.dtype) for row in ((0.0, 1.0, 2.5), (-3.0, 0.5, 0.25, 2.0, 1.0))]
+    ),
+    requires={"batch_invariant"},
+    devices=("cpu",),
+)
+def wide_rows(case: FullCase, ctx: Context) -> list[Measurement]:
+    """The case's row, repeated to 40,000 tokens: alone on one thread, alone on four, and twice on four.
+
+    Real: this reference. torch sums a lone row of 32,768 entries in parts, one a thread, and several rows one by one,
+    so the chunk size and OMP_NUM_THREADS changed bits.
+    """
+    times = -(-40_000 // case.width)
+    row = FullRow(case.rows[0].rollout * times, case.rows[0].trainer * times)
+    alone, pair = case.replace(rows=(row,)), case.replace(rows=(row, row))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        want = ctx.call(alone)
+        torch.set_num_threads(4)
+        got = ((ctx.call(alone), alone, "four threads"), (ctx.call(pair), pair, "four threads, two rows"))
+    finally:
+        torch.set_num_threads(before)
+    return [
+        same(_rows(outcome, wide, name)[:1], _rows(want, alone, name), label=f"{name}, {what}", rows=[-1])
+        for outcome, wide, what in got
+        for name in ROW_FIGURES
+    ]
 
 
 @_rule(
