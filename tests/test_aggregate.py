@@ -79,8 +79,36 @@ def test_last_goes_by_step_not_by_order() -> None:
     late.add({"lr": 3.0}, step=7)
     early.add({"lr": 9.0}, step=2)
     assert late.merge(early).compute() == {"lr": 3.0}
-    with pytest.raises(ValueError, match=r"step 7 has the values 3\.0 and 4\.0"):
-        late.add({"lr": 4.0}, step=7)
+    with pytest.raises(ValueError, match=r"'lr' has the values 3\.0, 4\.0 at step 7"):
+        late.add({"lr": 4.0}, step=7).compute()
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([(0, 1.0), (0, 2.0), (1, 3.0)], "3.0"),  # what an earlier step had is of no matter, whenever it came
+        ([(0, 1.0), (0, 1.0)], "1.0"),
+        ([(2, math.nan), (2, math.nan), (1, 5.0)], "nan"),
+        ([(2, math.nan), (2, 5.0)], "'lr' has the values 5.0, nan at step 2"),
+        ([(0, 0.0), (0, -0.0)], "'lr' has the values -0.0, 0.0 at step 0"),
+        ([(0, math.inf), (0, -math.inf), (0, 1.0)], "'lr' has the values -inf, inf at step 0"),
+    ],
+)
+def test_last_in_any_order_and_any_split(values: list[tuple[int, float]], wanted: str) -> None:
+    for order in itertools.permutations(values):
+        one, two = MetricsAggregator(reducers=REDUCERS), MetricsAggregator(reducers=REDUCERS)
+        for step, value in order:
+            one.add({"lr": value}, step=step)
+            two.merge(MetricsAggregator(reducers=REDUCERS).add({"lr": value}, step=step))
+        for found in (one, two, MetricsAggregator.from_json(one.to_json())):
+            assert wanted in _said(found)
+
+
+def _said(aggregator: MetricsAggregator) -> str:
+    try:
+        return repr(aggregator.compute()["lr"])
+    except ValueError as error:
+        return str(error)
 
 
 def test_tensors_of_no_axis_are_numbers() -> None:

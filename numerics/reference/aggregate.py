@@ -34,23 +34,42 @@ REDUCERS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Latest:
-    """The value of the latest step."""
+    """The values of the latest step: their ends, and how many were NaN. Which of them came first does not show."""
 
     step: int = 0
-    value: float = math.nan
-    seen: int = 0  #: how many values it has met
+    low: float = math.inf  #: -0 is below +0
+    high: float = -math.inf
+    nans: int = 0
+    seen: int = 0  #: values of this step
 
     def merge(self, other: Latest) -> Latest:
-        """The later of both; `ValueError` for two values of one step."""
-        if not (self.seen and other.seen):
-            return self if self.seen else other
-        if self.step == other.step and self.value != other.value and not _both_nan(self.value, other.value):
+        """The later of both; of one step, both."""
+        if not (self.seen and other.seen and self.step == other.step):
+            return max(self, other, key=lambda x: (x.seen > 0, x.step))
+        return Latest(
+            step=self.step,
+            low=min(self.low, other.low, key=_ordered),
+            high=max(self.high, other.high, key=_ordered),
+            nans=self.nans + other.nans,
+            seen=self.seen + other.seen,
+        )
+
+    def value(self, key: str) -> float:
+        """The one value of the step; `ValueError` if there are several."""
+        if self.nans == self.seen:
+            return math.nan
+        ends = [self.low] if _ordered(self.low) == _ordered(self.high) else [self.low, self.high]
+        found = [*ends, math.nan] if self.nans else ends
+        if len(found) > 1:
             raise ValueError(
-                f"step {self.step} has the values {self.value!r} and {other.value!r}; a metric reduced by 'last' "
+                f"{key!r} has the values {', '.join(map(repr, found))} at step {self.step}; a metric reduced by 'last' "
                 "must be equal on all ranks: declare mean, max, min or sum"
             )
-        later = self if self.step >= other.step else other
-        return Latest(step=later.step, value=later.value, seen=self.seen + other.seen)
+        return self.low
+
+
+def _ordered(x: float) -> tuple[float, float]:
+    return x, math.copysign(1.0, x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +142,16 @@ class MetricsAggregator(State):
         return self
 
     def compute(self) -> dict[str, float]:
-        """The figure of every key that was added, in the order of declaration; sums of integers are ints."""
+        """The figure of every key that was added, in the order of declaration; sums of integers are ints.
+
+        `ValueError` if a key reduced by "last" has two values at its latest step.
+        """
         out: dict[str, float] = {}
         for key, how in self.options["reducers"].items():
             cell = self.totals[key]
             if how == "last":
                 if cell.seen:
-                    out[key] = cell.value
+                    out[key] = cell.value(key)
             elif how in ("max", "min"):
                 if cell[0]:
                     out[key] = cell[1].high if how == "max" else cell[1].low
@@ -141,7 +163,9 @@ class MetricsAggregator(State):
 
 def _cell(how: str, value: float, weight: int, step: int) -> Any:
     if how == "last":
-        return Latest(step=step, value=float(value), seen=1)
+        if math.isnan(value):
+            return Latest(step=step, nans=1, seen=1)
+        return Latest(step=step, low=float(value), high=float(value), seen=1)
     if how in ("max", "min"):
         return 1, Extremes(low=float(value), high=float(value))
     times = 1 if how == "sum" else weight
@@ -162,7 +186,3 @@ def _number(key: str, value: Any) -> float:
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise TypeError(f"{key!r} is a {type(value).__name__}; a metric must be a number or a 0-d tensor")
     return found
-
-
-def _both_nan(a: float, b: float) -> bool:
-    return math.isnan(a) and math.isnan(b)

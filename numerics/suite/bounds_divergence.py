@@ -228,7 +228,7 @@ def _row_bounds(
         off, off_mean = k * size, k * size / n
         mean = total / n
         side_p, side_q = (math.fsum(abs(pair[i]) for pair in row) / n for i in (1, 0))
-        off_difference = k * (side_p + side_q) + off_mean
+        off_difference = k * (side_p + side_q) + off_mean + inner.min_normal  # a quotient by n may underflow
         for name, x, error in (("seq_ratio", total, off), ("seq_ratio_geometric", mean, off_mean)):
             w = _exp(x)
             note(name, w, exp_error(w, error, algorithm, inner))
@@ -304,7 +304,8 @@ def _interval_bounds(
     Row sums s_r are off by e_r, the gap g by ``E = (sum e_r + gamma(B) sum abs s_r) / N`` (the second part is inside
     e_r already, once more for the sum over rows); so each residual s_r - g n_r by ``e_r + n_r E`` and two roundings of
     it, the root of the sum of squares by at most the 2-norm of these, and the rest is gamma(B + 8). t is rounded once
-    or twice.
+    or twice. Where the sum of the gaps may overflow, or the squares, which sum to (se N)^2 (B - 1)/B, the bound is
+    infinite.
     """
     names = ("normalization_gap_se", "normalization_gap_low", "normalization_gap_high")
     rows = len(gap)
@@ -313,6 +314,8 @@ def _interval_bounds(
         return dict.fromkeys(names, 0.0)
     se, low, high = exact
     n = sum(length for _, length in gap)
+    if se * n >= math.sqrt(inner.max) / 2 or (abs(low) + abs(high)) * n >= inner.max / 4:
+        return dict.fromkeys(names, math.inf)
     t = (high - low) / (2 * se) if se else 13.0  # the largest Student quantile, that of one degree, is 12.7
     of_gap = 2 * sum(e for e, _ in gap) / n
     residual = 2 * math.hypot(*(2 * e + length * of_gap for e, length in gap))

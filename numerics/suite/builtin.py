@@ -340,7 +340,9 @@ BUILTIN: Mapping[str, tuple[Implementation, ...]] = MappingProxyType(
                 reference.full_divergence,
                 contract="full_divergence",
                 name="reference",
-                capabilities=frozenset({"batch_invariant", "checks_arguments", "run_to_run", "small_differences"}),
+                capabilities=frozenset(
+                    {"batch_invariant", "checks_arguments", "overflow_safe", "run_to_run", "small_differences"}
+                ),
                 algorithm=_FLOAT64,
             ),
             Implementation(
