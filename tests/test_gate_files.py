@@ -155,6 +155,8 @@ def test_formats() -> None:
         ([*REPLAY, "--full"], "one length for each row"),
         ([*REPLAY, "--full", "--bits"], "--bits does not go with --full"),
         ([REPLAY[0], "--full"], "whole distributions need both sides"),
+        ([*REPLAY[:2], "--full", "--temperature", "nan"], "temperature is nan; it must be finite and > 0"),
+        ([*REPLAY[:2], "--full", "--temperature", "inf"], "temperature is inf"),
         ([HF16, HF16, "--full"], "logits have no well-known name; give the rollout's as FILE:KEY"),
         ([*REPLAY, "--verify", "missing.json"], "missing.json cannot be read"),
         ([*REPLAY, "--verify", "missing.json", "--allow", "1"], "--allow does not go with --verify"),

@@ -99,5 +99,8 @@ def judge_full(
     if not q.shape or q.shape[-1] == 0:
         raise InputError(f"{q.source} has shape {q.shape}; the last axis of logits is the vocabulary")
     valid = read_valid(replace(q, tensor=q.tensor[..., 0]), mask=mask, lengths=lengths)[-1]
-    verdict = gate_full(q.tensor, p.tensor, valid, **options)
+    try:
+        verdict = gate_full(q.tensor, p.tensor, valid, **options)
+    except ValueError as error:  # a temperature or a cut out of range
+        raise InputError(str(error)) from error
     return replace(verdict, reasons=(*verdict.reasons, *_same_array(q, p)))
